@@ -1,0 +1,105 @@
+"""What the connected Ray cluster has, as an inventory of slices.
+
+Labels and resources are those that Ray 2.60 gives TPU nodes (``ray/_private/accelerators/tpu.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raytpu.cluster.simulation_plan import SIMULATED_LABEL
+from raytpu.errors import Refused
+from raytpu.plan import HostState, Inventory, SliceState, natural_order
+from raytpu.topology import GENERATIONS
+
+_SLICE_NAME = "ray.io/tpu-slice-name"
+_WORKER_ID = "ray.io/tpu-worker-id"
+_TOPOLOGY = "ray.io/tpu-topology"
+_ACCELERATOR_TYPE = "ray.io/accelerator-type"
+
+_GENERATION_OF = {fact.ray_accelerator_type: fact.name for fact in GENERATIONS.values()}
+
+
+def ray_inventory() -> Inventory:
+    """The slices of the Ray cluster that this process is connected to.
+
+    A host whose node died stays in its slice, as not alive, until a new node takes its place.
+
+    Raises:
+        Refused: this process is not connected to Ray.
+    """
+    import ray
+    from ray._private.state import available_resources_per_node
+
+    if not ray.is_initialized():
+        raise Refused("not connected to a Ray cluster; call ray.init(address=…) first")
+    return inventory_of_nodes(ray.nodes(), available_resources_per_node())
+
+
+def inventory_of_nodes(
+    nodes: Sequence[Mapping[str, Any]], available: Mapping[str, Mapping[str, float]]
+) -> Inventory:
+    """The inventory behind Ray's answers.
+
+    Args:
+        nodes: as ``ray.nodes()`` gives them, in that order.
+        available: free resources by node id. Ray leaves out what is zero, so a node that is listed without
+            ``TPU`` has none free; a node that is not listed has not reported yet and has none free either.
+    """
+    by_slice: dict[str, list[Mapping[str, Any]]] = {}
+    for node in nodes:
+        name = _slice_name(node)
+        if name is not None:
+            by_slice.setdefault(name, []).append(node)
+    slices = [_slice_state(name, by_slice[name], available) for name in sorted(by_slice, key=natural_order)]
+    return Inventory(slices=tuple(slices))
+
+
+def _slice_name(node: Mapping[str, Any]) -> str | None:
+    """``None`` for a node that is no TPU host."""
+    if name := node["Labels"].get(_SLICE_NAME):
+        return str(name)
+    if node["Alive"] and node["Resources"].get("TPU", 0) > 0:
+        # Chips without a label: shown, so that the plan can say what is missing, under a name of its own.
+        return f"unlabelled-{node['NodeManagerAddress']}-{node['NodeID'][:8]}"
+    return None
+
+
+def _slice_state(
+    name: str, nodes: Sequence[Mapping[str, Any]], available: Mapping[str, Mapping[str, float]]
+) -> SliceState:
+    hosts = [_host_state(node, available) for node in nodes]
+    living = {host.worker_id for host in hosts if host.alive}
+    # Of a worker id, the living nodes count, else the node that died last: ray.nodes() is in that order
+    # for nodes of one address at least, and dead nodes differ in nothing that matters here.
+    last_dead = {host.worker_id: host for host in hosts if not host.alive and host.worker_id not in living}
+    kept = [host for host in hosts if host.alive] + list(last_dead.values())
+    current = [node for node in nodes if node["Alive"]] or list(nodes)
+    labels = current[-1]["Labels"]
+    return SliceState(
+        name=name,
+        generation=_GENERATION_OF.get(labels.get(_ACCELERATOR_TYPE, "")),
+        topology=labels.get(_TOPOLOGY),
+        chips_per_host=max(host.chips for host in kept),
+        hosts=tuple(sorted(kept, key=_worker_order)),
+        simulated=all(node["Labels"].get(SIMULATED_LABEL) == "true" for node in current),
+    )
+
+
+def _host_state(node: Mapping[str, Any], available: Mapping[str, Mapping[str, float]]) -> HostState:
+    worker_id = node["Labels"].get(_WORKER_ID, "")
+    node_id, alive = node["NodeID"], bool(node["Alive"])
+    free = available.get(node_id, {}).get("TPU", 0.0) if alive else 0.0
+    return HostState(
+        worker_id=int(worker_id) if worker_id.isdecimal() else None,
+        node_id=node_id,
+        address=node["NodeManagerAddress"],
+        alive=alive,
+        chips=int(node["Resources"].get("TPU", 0)) if alive else 0,
+        chips_free=int(free),
+    )
+
+
+def _worker_order(host: HostState) -> tuple[bool, int, str]:
+    return (host.worker_id is None, host.worker_id or 0, host.node_id)

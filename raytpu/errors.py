@@ -1,0 +1,175 @@
+"""Every error raytpu raises on purpose.
+
+    RaytpuError
+    ├── WrongRequest                exit 2   what was asked cannot be right
+    │   ├── SpecError                        a value that no hardware or rule allows
+    │   │   ├── TopologyError
+    │   │   └── WorkloadInvalid              every problem of one file, with path and line
+    │   ├── EntrypointError                  the train function is missing or does not take what it is given
+    │   ├── DataError                        a source that cannot be read
+    │   ├── StorageError                     a path that cannot be written or read
+    │   ├── CheckpointMismatch               a checkpoint of another model
+    │   └── UnknownRun
+    ├── Refused                     exit 3   right, but does not fit or is refused now
+    │   ├── Unplaceable                      no set of whole slices fits, with a reason for each
+    │   ├── DeadlineExceeded                 a wait ended, naming who was late
+    │   └── RunIsLive                        another driver owns this run
+    └── RunFailed                   exit 4   the run started and did not finish
+        ├── HostMismatch                     a host is not who the plan says it is
+        ├── HostLost
+        ├── SaveFailed                       a checkpoint could not be made durable
+        ├── ProgramFailed                    the user's train function raised
+        └── RunStopped                       somebody asked for the end
+
+Errors survive pickling: ``args`` hold exactly what ``__init__`` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class RaytpuError(Exception):
+    """Base of all errors raised on purpose; the CLI prints the message and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class WrongRequest(RaytpuError):
+    """What was asked cannot be right, on any cluster, at any time."""
+
+    exit_code = 2
+
+
+class SpecError(WrongRequest):
+    """A value that no hardware or rule allows."""
+
+
+class TopologyError(SpecError):
+    """A slice shape that does not exist on a generation."""
+
+    def __init__(self, topology: str, generation: str, *reasons: str) -> None:
+        super().__init__(topology, generation, *reasons)
+        self.topology, self.generation, self.reasons = topology, generation, reasons
+
+    def __str__(self) -> str:
+        why = "; ".join(self.reasons)
+        return f"topology {self.topology!r} does not exist on {self.generation}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a workload document."""
+
+    path: str
+    """Dotted path of the field, such as ``train.mesh.ici``; empty for the document itself."""
+    message: str
+    line: int | None = None
+    """Line in the file, counted from 1; ``None`` when the value came from Python or ``--set``."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line is not None else ""
+        path = f"{self.path}: " if self.path else ""
+        return f"{where}{path}{self.message}"
+
+
+class WorkloadInvalid(SpecError):
+    """Every problem of one workload document."""
+
+    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        super().__init__(source, self.problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        head = f"{self.source}: {count} problem{'s' if count != 1 else ''}"
+        return "\n".join([head, *(f"  {problem}" for problem in self.problems)])
+
+
+class EntrypointError(WrongRequest):
+    """The train function is missing or does not take what it is given."""
+
+
+class DataError(WrongRequest):
+    """A data source cannot be read."""
+
+
+class StorageError(WrongRequest):
+    """A storage path cannot be written or read."""
+
+
+class CheckpointMismatch(WrongRequest):
+    """A checkpoint holds another model than the one that wants to restore it."""
+
+
+class UnknownRun(WrongRequest):
+    """No run of that name was found."""
+
+
+class Refused(RaytpuError):
+    """A right request that does not fit, or is refused now."""
+
+    exit_code = 3
+
+
+class Unplaceable(Refused):
+    """No set of whole slices fits the request; one reason for each slice that was looked at."""
+
+    def __init__(self, wanted: str, reasons: Iterable[tuple[str, str]] = (), hint: str = "") -> None:
+        self.wanted, self.reasons, self.hint = wanted, tuple(reasons), hint
+        super().__init__(wanted, self.reasons, hint)
+
+    def __str__(self) -> str:
+        if self.reasons:
+            lines = [f"need {self.wanted}; none of these will do:"]
+            lines += [f"  {name}: {reason}" for name, reason in self.reasons]
+        else:
+            lines = [f"need {self.wanted}; the cluster has no TPU slices at all"]
+        if self.hint:
+            lines.append(f"  {self.hint}")
+        return "\n".join(lines)
+
+
+class DeadlineExceeded(Refused):
+    """A wait ended before what it waited for came."""
+
+    def __init__(self, waited_for: str, deadline_s: float, late: Iterable[str] = (), hint: str = "") -> None:
+        self.waited_for, self.deadline_s = waited_for, deadline_s
+        self.late, self.hint = tuple(late), hint
+        super().__init__(waited_for, deadline_s, self.late, hint)
+
+    def __str__(self) -> str:
+        late = f"; late: {', '.join(self.late)}" if self.late else ""
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"waited {self.deadline_s:g} s for {self.waited_for}{late}{hint}"
+
+
+class RunIsLive(Refused):
+    """Another driver owns this run."""
+
+
+class RunFailed(RaytpuError):
+    """The run started and did not finish."""
+
+    exit_code = 4
+
+
+class HostMismatch(RunFailed):
+    """A host is not who, or does not have what, the plan says."""
+
+
+class HostLost(RunFailed):
+    """A host of the gang is gone."""
+
+
+class SaveFailed(RunFailed):
+    """A checkpoint could not be made durable."""
+
+
+class ProgramFailed(RunFailed):
+    """The user's train function raised; the message holds its traceback."""
+
+
+class RunStopped(RunFailed):
+    """Somebody asked for the end of the run before it was complete."""

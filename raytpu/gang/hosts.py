@@ -1,0 +1,116 @@
+"""One actor on every host of a held gang, and calls to all of them with a deadline that names the late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError
+from raytpu.gang.reservation import HOST_CPUS, HeldGang
+from raytpu.plan import ProcessAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host of the gang and the actor that is its one process."""
+
+    assignment: ProcessAssignment
+    actor: ActorHandle
+
+    @property
+    def name(self) -> str:
+        """Slice and worker id, such as ``slice-0/2``."""
+        return self.assignment.host
+
+
+def start_hosts(
+    held: HeldGang, actor_class: type, arguments: Callable[[ProcessAssignment], dict[str, Any]]
+) -> tuple[Host, ...]:
+    """Ask Ray for one process a host, in process order. Does not wait: the first call does.
+
+    Args:
+        held: the slices; process ``i`` starts in bundle ``i`` of their placement group.
+        actor_class: an undecorated class.
+        arguments: keyword arguments of ``actor_class`` for one process.
+    """
+    remote_class = ray.remote(actor_class)
+    hosts = []
+    for index, assignment in enumerate(held.plan.processes):
+        options = remote_class.options(
+            num_cpus=HOST_CPUS,
+            resources={"TPU": assignment.chips},
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement_group=held.placement_group, placement_group_bundle_index=index
+            ),
+        )
+        hosts.append(Host(assignment=assignment, actor=options.remote(**arguments(assignment))))
+    return tuple(hosts)
+
+
+def call_hosts(
+    hosts: Sequence[Host],
+    method: str,
+    *arguments: Any,
+    waited_for: str,
+    deadline_s: float,
+    alive: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """Call ``method`` on every host at once and return the answers in host order.
+
+    Args:
+        hosts: whom to call.
+        method: name of an actor method.
+        arguments: the same for all.
+        waited_for: what the deadline's message says was awaited.
+        deadline_s: for all answers together.
+        alive: called about twice a second while waiting; may raise to end the wait.
+
+    Raises:
+        DeadlineExceeded: naming the hosts that had not answered.
+        HostLost: naming the hosts whose process died.
+        RaytpuError: what a host raised, if it is one of ours; the first in host order.
+    """
+    pending = {getattr(host.actor, method).remote(*arguments): host for host in hosts}
+    references = list(pending)
+    until = time.monotonic() + deadline_s
+    while pending:
+        alive()
+        done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.5)
+        failed = [(pending.pop(reference), _failure(reference)) for reference in done]
+        _raise_first([(host, error) for host, error in failed if error is not None], waited_for)
+        if pending and time.monotonic() >= until:
+            raise DeadlineExceeded(waited_for, deadline_s, late=[host.name for host in pending.values()])
+    return ray.get(references)
+
+
+def _failure(reference: ray.ObjectRef) -> Exception | None:
+    try:
+        ray.get(reference)
+    except (RayActorError, RayTaskError) as error:
+        return error
+    return None
+
+
+def _raise_first(failures: Sequence[tuple[Host, Exception]], waited_for: str) -> None:
+    for _, error in failures:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, RaytpuError):
+            raise error.cause from None
+    lost = [(host, error) for host, error in failures if isinstance(error, RayActorError)]
+    if lost:
+        names = ", ".join(host.name for host, _ in lost)
+        raise HostLost(f"lost {names} while waiting for {waited_for}: {first_line(lost[0][1])}")
+    for _, error in failures:
+        raise error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a foreign error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

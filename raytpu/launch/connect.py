@@ -1,0 +1,105 @@
+"""Which Ray cluster a command works on, and being connected to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from raytpu.errors import DeadlineExceeded, SpecError, WrongRequest
+from raytpu.spec import Slices
+
+NAMESPACE = "raytpu"
+"""Ray namespace of everything that raytpu names in a cluster."""
+
+ON_HELP = (
+    "Where to run: `sim` brings up simulated slices for this command alone; `sim:NAME` uses those of "
+    "`raytpu sim up`; `auto` uses RAY_ADDRESS, the simulation that is up, or the cluster this machine is part "
+    "of; or an address HOST:PORT."
+)
+
+
+@contextmanager
+def connected(
+    on: str, slices: Slices | None, *, home: str, environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Be a driver on the cluster that ``on`` means; gives its address.
+
+    Args:
+        on: see ``ON_HELP``.
+        slices: what an embedded simulation brings up.
+        home: raytpu's folder, where running simulations are recorded.
+        environment: of this process; ``RAY_ADDRESS`` is looked up in it.
+
+    Raises:
+        WrongRequest: no such cluster.
+        DeadlineExceeded: the cluster does not answer.
+    """
+    if on == "sim":
+        if slices is None:
+            raise SpecError("an embedded simulation needs to know which slices to bring up")
+        from raytpu.cluster import simulate
+
+        with simulate(slices) as cluster, _driver(cluster.address):
+            yield cluster.address
+        return
+    address = existing_address(on, home=home, environment=environment)
+    with _driver(address):
+        yield address
+
+
+def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> str:
+    """Address of the running cluster that ``on`` means, never of one to be brought up.
+
+    Raises:
+        WrongRequest: there is none.
+    """
+    from raytpu.cluster import named_simulations
+
+    records = named_simulations(home)
+    simulations = {each.name: each.address for each in records if each.is_live and each.address is not None}
+    known = ", ".join(f"sim:{name}" for name in sorted(simulations)) or "none"
+    if on.startswith("sim:"):
+        name = on.removeprefix("sim:")
+        if name not in simulations:
+            raise WrongRequest(f"no simulation {name!r} is up; up are: {known}; start one with `raytpu sim up`")
+        return simulations[name]
+    if on != "auto":
+        if ":" not in on:
+            raise WrongRequest(f"--on {on!r} is neither sim, sim:NAME, auto nor an address HOST:PORT")
+        return on
+    if environment.get("RAY_ADDRESS"):
+        return environment["RAY_ADDRESS"]
+    if len(simulations) == 1:
+        return next(iter(simulations.values()))
+    if simulations:
+        raise WrongRequest(f"--on auto: several simulations are up, name one of them: {known}")
+    raise WrongRequest(
+        "--on auto: RAY_ADDRESS is not set and no simulation is up; "
+        "start one with `raytpu sim up FILE`, or use --on sim or --on HOST:PORT"
+    )
+
+
+@contextmanager
+def _driver(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        # The record has every host's lines with slice and host; Ray's own copy of them would drop repeats.
+        ray.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING
+        )
+    except ConnectionError as error:
+        raise DeadlineExceeded(
+            f"the Ray cluster at {address}", 0, hint=f"is it running, and is this machine part of it? {error}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def search_path() -> tuple[str, ...]:
+    """Folders where this driver finds the user's modules: the current directory."""
+    return (os.getcwd(),)

@@ -1,0 +1,114 @@
+"""Run a workload: check, connect, train, and add up what happened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raytpu.errors import StorageError
+from raytpu.launch.checks import check_request
+from raytpu.launch.connect import connected, search_path
+from raytpu.record import EventTail, Recorded, RunDirectory, remember_run
+from raytpu.record.storage import join_url
+from raytpu.spec import Workload
+
+if TYPE_CHECKING:
+    from ray.train import Result
+
+PROGRESS_INTERVAL_S = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How to run, apart from what."""
+
+    on: str = "sim"
+    """See ``raytpu.launch.connect.ON_HELP``."""
+    home: str = "~/.raytpu"
+    """raytpu's folder on this machine: index of runs, compile cache, running simulations."""
+    environment: Mapping[str, str] | None = None
+    fresh: bool = False
+    """Begin anew beside what the run has."""
+    progress: Callable[[Recorded], None] | None = None
+    """Called with each event as it is recorded, from a thread of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run that came to its end."""
+
+    directory: RunDirectory
+    result: Result
+    """Ray Train's result: metrics and checkpoint of the last report."""
+
+
+def run_directory(workload: Workload, *, fresh: bool) -> RunDirectory:
+    """The lineage that a run of ``workload`` would use."""
+    choose = RunDirectory.fresh if fresh else RunDirectory.newest
+    return choose(workload.checkpoint.path, workload.name)
+
+
+def run(workload: Workload, options: RunOptions | None = None) -> Finished:
+    """Train ``workload`` to its end, in this process as the driver.
+
+    When this process ends, in any way, the hosts and slices are freed.
+
+    Raises:
+        WrongRequest: before anything is started.
+        Refused: the slices cannot be held, or another driver owns the run.
+        RunFailed: run it again to go on from the newest durable checkpoint.
+    """
+    options = options if options is not None else RunOptions()
+    check_request(workload, run_directory(workload, fresh=options.fresh))
+    with connected(
+        options.on, workload.slices, home=options.home, environment=options.environment or {}
+    ):
+        return train(workload, options)
+
+
+def train(workload: Workload, options: RunOptions) -> Finished:
+    """Train ``workload`` on the cluster that this process is connected to."""
+    from raytpu.train import JaxTrainer
+
+    trainer = JaxTrainer.from_workload(
+        workload,
+        fresh=options.fresh,
+        python_path=search_path(),
+        compile_cache=join_url(options.home, "compile-cache"),
+    )
+    remember_run(trainer.directory, join_url(options.home, "runs"))
+    with _following(trainer.directory, options.progress):
+        result = trainer.fit()
+    return Finished(directory=trainer.directory, result=result)
+
+
+@contextmanager
+def _following(directory: RunDirectory, progress: Callable[[Recorded], None] | None) -> Iterator[None]:
+    """Hand new events to ``progress`` while the block runs, and the rest at its end."""
+    if progress is None:
+        yield
+        return
+    tail = EventTail(directory)
+    tail.poll()  # what earlier drivers wrote is not news
+    ended = threading.Event()
+
+    def follow() -> None:
+        last = False
+        while not last:
+            last = ended.wait(PROGRESS_INTERVAL_S)
+            try:
+                for recorded in tail.poll():
+                    progress(recorded)
+            except StorageError:
+                continue  # a view only: the run itself tells when the storage is gone
+
+    thread = threading.Thread(target=follow, name="raytpu-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

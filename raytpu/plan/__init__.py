@@ -1,0 +1,45 @@
+"""Spec + inventory → what will happen, or why it cannot. Functions of a snapshot; nothing here acts."""
+
+from __future__ import annotations
+
+from raytpu.plan.batch import BatchPlan as BatchPlan
+from raytpu.plan.batch import RowSpan as RowSpan
+from raytpu.plan.batch import plan_batch as plan_batch
+from raytpu.plan.explanation import explain_plan as explain_plan
+from raytpu.plan.explanation import plan_document as plan_document
+from raytpu.plan.gang import GangPlan as GangPlan
+from raytpu.plan.gang import PlannedSlice as PlannedSlice
+from raytpu.plan.gang import ProcessAssignment as ProcessAssignment
+from raytpu.plan.gang import plan_gang as plan_gang
+from raytpu.plan.inventory import HostState as HostState
+from raytpu.plan.inventory import Inventory as Inventory
+from raytpu.plan.inventory import SliceState as SliceState
+from raytpu.plan.inventory import imagined_inventory as imagined_inventory
+from raytpu.plan.inventory import natural_order as natural_order
+from raytpu.plan.mesh import MeshPlan as MeshPlan
+from raytpu.plan.mesh import plan_mesh as plan_mesh
+from raytpu.plan.multislice import megascale_environment as megascale_environment
+from raytpu.plan.workload import WorkloadPlan as WorkloadPlan
+from raytpu.plan.workload import plan_workload as plan_workload
+
+__all__ = [
+    "BatchPlan",
+    "GangPlan",
+    "HostState",
+    "Inventory",
+    "MeshPlan",
+    "PlannedSlice",
+    "ProcessAssignment",
+    "RowSpan",
+    "SliceState",
+    "WorkloadPlan",
+    "explain_plan",
+    "imagined_inventory",
+    "megascale_environment",
+    "natural_order",
+    "plan_batch",
+    "plan_document",
+    "plan_gang",
+    "plan_mesh",
+    "plan_workload",
+]

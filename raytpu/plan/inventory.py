@@ -1,0 +1,103 @@
+"""What a cluster has: an immutable snapshot of slices and hosts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from raytpu.spec import Slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """One host of a slice, as it was seen when the snapshot was taken."""
+
+    worker_id: int | None
+    """Position of the host in its slice, from 0; ``None`` when its node carries no such label."""
+    node_id: str
+    address: str
+    alive: bool
+    chips: int
+    """Chips that the host has; 0 when it is dead, because a dead node reports nothing."""
+    chips_free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceState:
+    """One slice, as it was seen when the snapshot was taken: it may be broken, held or badly labelled."""
+
+    name: str
+    generation: str | None
+    """raytpu's name, such as ``v6e``; ``None`` when the hosts carry no label that tells."""
+    topology: str | None
+    """Such as ``2x4``; ``None`` when the hosts carry no label that tells."""
+    chips_per_host: int
+    hosts: tuple[HostState, ...]
+    simulated: bool = False
+    held_by: str | None = None
+    """Who holds the slice, in words for a person; ``None`` when nobody is known to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """A snapshot of slices.
+
+    Raises:
+        ValueError: two slices carry one name: the adapter that built the snapshot did not join them.
+    """
+
+    slices: tuple[SliceState, ...]
+
+    def __post_init__(self) -> None:
+        names = [state.name for state in self.slices]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1}, key=natural_order)
+            raise ValueError(f"an inventory names each slice once; named twice: {', '.join(twice)}")
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sort key under which ``slice-2`` comes before ``slice-10``."""
+    parts = (part for part in _DIGITS.split(name) if part)
+    # Digits and words never meet in a comparison: the first field keeps them apart, numbers first.
+    return tuple((False, int(part), part) if part.isdecimal() else (True, 0, part) for part in parts)
+
+
+def imagined_inventory(want: Slices) -> Inventory:
+    """The slices that a simulation of ``want`` brings up: whole, idle, named ``slice-0`` onwards.
+
+    The addresses show the pattern (one loopback address a host); a simulation that runs beside another
+    one uses others.
+    """
+    shape = want.shape
+    return Inventory(
+        slices=tuple(
+            SliceState(
+                name=f"slice-{index}",
+                generation=shape.generation,
+                topology=shape.topology,
+                chips_per_host=shape.chips_per_host,
+                hosts=tuple(
+                    HostState(
+                        worker_id=worker_id,
+                        node_id=f"imagined-slice-{index}-host{worker_id}",
+                        address=_loopback_address(index * shape.hosts + worker_id),
+                        alive=True,
+                        chips=shape.chips_per_host,
+                        chips_free=shape.chips_per_host,
+                    )
+                    for worker_id in range(shape.hosts)
+                ),
+                simulated=True,
+            )
+            for index in range(want.count)
+        )
+    )
+
+
+def _loopback_address(number: int) -> str:
+    # 127.0.0.1 is the head's; 250 a block keeps clear of .0, .1 and .255.
+    block, last = divmod(number, 250)
+    return f"127.0.{block}.{last + 2}"

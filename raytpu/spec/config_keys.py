@@ -1,0 +1,9 @@
+"""The keys of ``train.config`` that raytpu itself reads; all others belong to the entrypoint."""
+
+from __future__ import annotations
+
+WELL_KNOWN = {"steps": 1, "global_batch": 1, "sequence_length": 1, "seed": 0}
+"""Each is a whole number; the value is the least it may be."""
+
+NEEDED_WITH_DATA = ("steps", "global_batch", "sequence_length")
+"""Without these a data stream cannot be laid out."""

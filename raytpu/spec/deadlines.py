@@ -1,0 +1,29 @@
+"""How long raytpu waits before it says who is late."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from raytpu.spec.spec import Spec
+
+
+class Deadlines(Spec):
+    """Seconds. Each wait ends with an error that names the slices or hosts that are late."""
+
+    hold_s: float = Field(default=60.0, gt=0)
+    """To take all slices of the workload, once they are free. Taking is seconds; a minute means that the
+    cluster's view of a slice is stale."""
+    host_start_s: float = Field(default=120.0, gt=0)
+    """To start one process on every host. Large: a cold host imports ray and jax from a slow disk."""
+    jax_init_s: float = Field(default=120.0, gt=0)
+    """For all hosts to find each other in jax.distributed. Counted from when all processes are up."""
+    heartbeat_s: float = Field(default=30.0, gt=0)
+    """Silence after which a host process counts as lost. Shorter takes a long compilation or a busy machine
+    for a death."""
+    data_s: float = Field(default=300.0, gt=0)
+    """To read, tokenise and pack the data before the first step."""
+    checkpoint_s: float = Field(default=600.0, gt=0)
+    """For a checkpoint to become durable, when the next one is due or the run ends. Ten minutes, by feel: a
+    large model to a busy bucket."""
+    stop_s: float = Field(default=15.0, gt=0)
+    """For host processes to end by themselves before they are killed."""

@@ -1,0 +1,111 @@
+"""The whole document and the rules that tie its sections together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from raytpu.spec.checkpoint import Checkpoint
+from raytpu.spec.config_keys import NEEDED_WITH_DATA
+from raytpu.spec.data import TextData
+from raytpu.spec.deadlines import Deadlines
+from raytpu.spec.mesh import Mesh, default_mesh, mesh_against_slices
+from raytpu.spec.slices import Slices
+from raytpu.spec.spec import Broken, Spec, broken
+from raytpu.spec.train import Train, config_rules
+
+
+class Workload(Spec):
+    """A training job on TPU slices: one file, one run."""
+
+    version: Literal[1] = 1
+    """Version of this document's format."""
+    name: str
+    """Name of the run: lower-case letters, digits and -, at most 40, such as stdlib-gpt. Running a file
+    again under the same name resumes it from the newest durable checkpoint."""
+    slices: Slices
+    """The TPU slices to hold."""
+    train: Train
+    """The train function and its settings."""
+    data: dict[str, TextData] = Field(default={})
+    """Streams of data by name; context.batches("train") reads the one called train."""
+    checkpoint: Checkpoint
+    """Where state is saved."""
+    deadlines: Deadlines = Deadlines()
+    """How long to wait before giving up, with the reason."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_label(cls, name: str) -> str:
+        # 40: with the suffixes of the objects made from it, it stays below the 63 of a DNS label.
+        if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name):
+            raise broken(
+                "expected lower-case letters, digits and -, starting with a letter and at most 40 long, "
+                f"got {name!r}"
+            )
+        return name
+
+    def broken_rules(self) -> Iterator[Broken]:
+        yield from sections_together(
+            slices=self.slices,
+            mesh=self.train.mesh,
+            mesh_is_default=self.train.mesh is None,
+            config=self.train.config,
+            data=self.data,
+        )
+
+
+def sections_together(
+    *,
+    slices: Slices | None,
+    mesh: Mesh | None,
+    mesh_is_default: bool,
+    config: Mapping[str, JsonValue] | None,
+    data: Mapping[str, TextData | None] | None,
+) -> Iterator[Broken]:
+    """Rules that need several sections. ``None`` is a section that is itself wrong: its rules are skipped.
+
+    A function of parts, not a method, so that the parser can apply it to what is left of a document that
+    has other problems, and report all at once.
+    """
+    if mesh_is_default and slices is not None:
+        mesh = default_mesh(slices)
+    if slices is not None and mesh is not None:
+        for rule in mesh_against_slices(mesh, slices):
+            yield Broken(("train", "mesh", *rule.at), rule.message)
+    if mesh is not None and config is not None:
+        yield from _batch_divides(mesh, config)
+    if config is not None and data:
+        missing = [key for key in NEEDED_WITH_DATA if key not in config]
+        if missing:
+            yield Broken(
+                ("train", "config"),
+                f"{', '.join(missing)} must be set: with a data section, raytpu lays out the batches",
+            )
+    train = data["train"] if data and "train" in data else None
+    if train is not None and train.holdout > 0 and data and "eval" in data:
+        yield Broken(
+            ("data", "eval"),
+            "there would be two streams called eval: data.train.holdout makes one; "
+            "set it to 0, or leave data.eval out",
+        )
+
+
+def _batch_divides(mesh: Mesh, config: Mapping[str, JsonValue]) -> Iterator[Broken]:
+    rows = config.get("global_batch")
+    if not isinstance(rows, int) or any(rule.at == ("global_batch",) for rule in config_rules(config)):
+        return
+    axes = [axis for axis in mesh.dividing_axes if axis in mesh.axes]
+    shards = math.prod(mesh.axes[axis] for axis in axes)
+    if rows % shards:
+        below, above = rows // shards * shards, (rows // shards + 1) * shards
+        yield Broken(
+            ("train", "config", "global_batch"),
+            f"{rows} rows do not divide over {shards} shards "
+            f"({' × '.join(f'{axis} {mesh.axes[axis]}' for axis in axes)}); "
+            f"{f'{below} or {above}' if below else above} would",
+        )

@@ -1,0 +1,23 @@
+"""What the hardware is: generations, the slice shapes that exist, their names, and a drawing of one."""
+
+from __future__ import annotations
+
+from raytpu.topology.accelerator_name import shapes_named as shapes_named
+from raytpu.topology.generation import GENERATIONS as GENERATIONS
+from raytpu.topology.generation import Generation as Generation
+from raytpu.topology.generation import generation as generation
+from raytpu.topology.host_grid import render_host_grid as render_host_grid
+from raytpu.topology.slice_shape import SliceShape as SliceShape
+from raytpu.topology.slice_shape import slice_shape as slice_shape
+from raytpu.topology.slice_shape import slice_shapes as slice_shapes
+
+__all__ = [
+    "GENERATIONS",
+    "Generation",
+    "SliceShape",
+    "generation",
+    "render_host_grid",
+    "shapes_named",
+    "slice_shape",
+    "slice_shapes",
+]

@@ -1,0 +1,238 @@
+"""One attempt: hold the slices, start the hosts, train, and give everything back however it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+from ray.train import Result, RunConfig, WorkerGroupError
+
+from raytpu.cluster import ray_inventory
+from raytpu.errors import DeadlineExceeded, RaytpuError, RunFailed, Unplaceable
+from raytpu.gang import HeldGang, Host, call_hosts, hold_slices, start_hosts
+from raytpu.plan import GangPlan, ProcessAssignment
+from raytpu.record import EventLog, PhaseTimed, StateChanged
+from raytpu.spec import Deadlines, Slices, TextData
+from raytpu.train.data_streams import start_preparer
+from raytpu.train.endings import cause_of, is_peer_failure
+from raytpu.train.entrypoint import TrainFunction
+from raytpu.train.host_watch import HostWatch
+from raytpu.train.job import TrainJob
+from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
+
+# A peer's failed collective reaches us in 0.1 s and Ray's word of the death that caused it in up to 0.35 s,
+# measured on an idle machine; ten times that, because under load the order is anybody's.
+DEATH_PATIENCE_S = 4.0
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What an attempt needs beside a connected Ray.
+
+    ``job_for`` makes the job once the slices are known. ``data`` is prepared while the hosts start.
+    """
+
+    name: str
+    slices: Slices
+    program: str | TrainFunction
+    job_for: Callable[[GangPlan], TrainJob]
+    deadlines: Deadlines
+    run_config: RunConfig
+    log: EventLog
+    data: Mapping[str, TextData] = field(default_factory=dict)
+    datasets: dict[str, Any] | None = None
+    dataset_config: Any = None
+    stop_requested: Callable[[], None] = field(default=lambda: None)
+    """Called about twice a second; raises to end the attempt."""
+
+
+def run_attempt(attempt: Attempt) -> Result:
+    """Train once. Every slice and process is free again when this returns or raises.
+
+    Raises:
+        Unplaceable, DeadlineExceeded: the slices could not be held, or a host was late.
+        DataError: the data cannot be read, or holds less than one batch.
+        HostMismatch, HostLost, ProgramFailed, SaveFailed: the attempt failed.
+        RaytpuError: whatever ``stop_requested`` raised.
+    """
+
+    def waiting(refusal: Unplaceable) -> None:
+        attempt.log.write(StateChanged(state="waiting", reason=str(refusal)))
+
+    attempt.log.write(StateChanged(state="holding slices"))
+    began = time.perf_counter()
+    with hold_slices(
+        attempt.slices,
+        owner=attempt.name,
+        deadline_s=attempt.deadlines.hold_s,
+        inventory=ray_inventory,
+        waiting=waiting,
+    ) as held:
+        attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
+        attempt.log.write(StateChanged(state="starting hosts"))
+        job = attempt.job_for(held.plan)
+        with _hosts(attempt, held, job) as hosts, _preparer(attempt) as preparer:
+            return _train(attempt, held, hosts, _Background(attempt, job, hosts, preparer))
+
+
+@contextmanager
+def _hosts(attempt: Attempt, held: HeldGang, job: TrainJob) -> Iterator[tuple[Host, ...]]:
+    def arguments(assignment: ProcessAssignment) -> dict[str, Any]:
+        return {"assignment": assignment, "job": job}
+
+    hosts = start_hosts(held, HostWorker, arguments)
+    try:
+        yield hosts
+    finally:
+        for host in hosts:
+            ray.kill(host.actor)
+
+
+@contextmanager
+def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
+    if not attempt.data:
+        yield None
+        return
+    preparer = start_preparer()
+    try:
+        yield preparer
+    finally:
+        ray.kill(preparer)
+
+
+def _train(
+    attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background: _Background
+) -> Result:
+    background.start()
+    watch = HostWatch(hosts)
+
+    def look() -> None:
+        attempt.stop_requested()
+        background.raise_failure()
+        watch.raise_lost()
+
+    program = attempt.program  # the only thing that the function below may take along: it is pickled
+    trainer = gang_trainer(
+        lambda: run_on_this_host(program),
+        placement_group=held.placement_group,
+        hosts=hosts,
+        run_config=attempt.run_config,
+        watch=look,
+        datasets=attempt.datasets,
+        dataset_config=attempt.dataset_config,
+    )
+    try:
+        return trainer.fit()
+    except WorkerGroupError as error:
+        background.raise_failure()
+        raise _diagnose(error, hosts, watch) from None
+    finally:
+        background.cancel()
+
+
+def _diagnose(error: WorkerGroupError, hosts: tuple[Host, ...], watch: HostWatch) -> RaytpuError:
+    failures: dict[int, BaseException] = {}
+    for rank, failure in error.worker_failures.items():
+        original = getattr(failure, "_base_exc", None) or getattr(failure, "failure", None) or failure
+        if isinstance(original, RayActorError):
+            watch.deaths.setdefault(hosts[rank].name, " ".join(str(original).split()))
+        else:
+            failures[rank] = original
+    if all(is_peer_failure(failure) for failure in failures.values()):
+        watch.settle(DEATH_PATIENCE_S)
+    return cause_of([host.name for host in hosts], failures, watch.deaths)
+
+
+class _Background:
+    """What goes on while Ray Train's controller starts: the hosts join JAX's world, the data is prepared."""
+
+    def __init__(
+        self, attempt: Attempt, job: TrainJob, hosts: tuple[Host, ...], preparer: ActorHandle | None
+    ) -> None:
+        self._attempt, self._job, self._hosts, self._preparer = attempt, job, hosts, preparer
+        self._failure: BaseException | None = None
+        self._cancelled = threading.Event()
+        work = [self._join] + ([self._provide] if preparer is not None else [])
+        self._threads = [threading.Thread(target=self._guard, args=(each,), daemon=True) for each in work]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def cancel(self) -> None:
+        """The attempt is over: stop waiting, and wait for the threads to have stopped."""
+        self._cancelled.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # raised again in the driver's thread, by raise_failure
+            if not self._cancelled.is_set() and self._failure is None:
+                self._failure = error
+
+    def _alive(self) -> None:
+        if self._cancelled.is_set():
+            raise RunFailed("the attempt is over")
+
+    def _join(self) -> None:
+        deadlines = self._attempt.deadlines
+        program = self._attempt.program
+        call_hosts(
+            self._hosts,
+            "load",
+            program if isinstance(program, str) else None,
+            waited_for="the hosts to start and import JAX",
+            deadline_s=deadlines.host_start_s,
+            alive=self._alive,
+        )
+        [coordinator] = call_hosts(
+            self._hosts[:1],
+            "coordinator_address",
+            waited_for="the address of process 0",
+            deadline_s=deadlines.host_start_s,
+            alive=self._alive,
+        )
+        call_hosts(
+            self._hosts,
+            "join",
+            coordinator,
+            waited_for="the hosts to join JAX's world",
+            deadline_s=deadlines.jax_init_s,
+            alive=self._alive,
+        )
+
+    def _provide(self) -> None:
+        assert self._preparer is not None
+        began, deadline_s = time.perf_counter(), self._attempt.deadlines.data_s
+        pending = self._preparer.prepare.remote(
+            self._attempt.data, int(self._job.config["sequence_length"]), self._job.global_batch
+        )
+        while not ray.wait([pending], timeout=POLL_S)[0]:
+            self._alive()
+            if time.perf_counter() - began > deadline_s:
+                raise DeadlineExceeded("Ray Data to prepare the data", deadline_s)
+        try:
+            streams = ray.get(pending)
+        except RayTaskError as error:
+            if isinstance(error.cause, RaytpuError):
+                raise error.cause from None
+            raise
+        self._attempt.log.write(PhaseTimed(name="prepare data", seconds=time.perf_counter() - began))
+        for name, rows in streams.items():
+            # Not awaited here: a host may be joining, and takes it after that.
+            for host in self._hosts:
+                host.actor.provide.remote(name, rows)

@@ -1,0 +1,195 @@
+"""What a user's train function sees: the mesh, batches, compiled programs, checkpoints, and the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from raytpu.checkpoint import CheckpointStore
+from raytpu.data import BatchStream
+from raytpu.errors import SpecError
+from raytpu.record import CheckpointRestored, EventLog, Evaluated, SampleWritten
+from raytpu.runtime import ProgramCache
+from raytpu.train.job import TrainJob
+from raytpu.train.programs import Program
+from raytpu.train.step_record import Announce, StepRecord
+
+
+class TrainContext:
+    """One process's part in a training run. Every method that says *collective* is called by all processes
+    in the same order, or the slice hangs.
+
+    Args:
+        job: what is to be done.
+        mesh: all devices of the gang.
+        rows: gives the packed rows of a stream by name; may wait for the driver to prepare them.
+        store: checkpoints, or ``None`` when the workload keeps none.
+        programs: compiled programs of earlier attempts.
+        log: this process's event log.
+        announce: tells Ray Train that a checkpoint is durable; collective.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: TrainJob,
+        mesh: Mesh,
+        rows: Callable[[str], Any],
+        store: CheckpointStore | None,
+        programs: ProgramCache,
+        log: EventLog,
+        announce: Announce,
+    ) -> None:
+        self.mesh = mesh
+        self.config: Mapping[str, Any] = job.config
+        self.start_step = 0
+        """Steps that the restored checkpoint has behind it; 0 until ``restore`` finds one."""
+        self._job, self._rows, self._store, self._programs, self._log = job, rows, store, programs, log
+        self._position: dict[str, Any] | None = None
+        self._streams: list[BatchStream] = []
+        self._train_stream: BatchStream | None = None
+        self._record = StepRecord(job=job, store=store, log=log, announce=announce)
+
+    @property
+    def process_index(self) -> int:
+        """Index of this process in slice order; equal to the plan's, which was checked at start."""
+        return jax.process_index()
+
+    @property
+    def process_count(self) -> int:
+        """Number of hosts of the gang."""
+        return jax.process_count()
+
+    @property
+    def batch_spec(self) -> PartitionSpec:
+        """Rows of a batch lie over the batch axes of the mesh, in mesh order."""
+        return PartitionSpec(tuple(self._job.mesh.batch_axes))
+
+    @property
+    def batch_sharding(self) -> NamedSharding:
+        """``batch_spec`` on this mesh."""
+        return NamedSharding(self.mesh, self.batch_spec)
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Program:
+        """``jax.jit``, compiled ahead of time on the first call, timed, and kept in the compile cache.
+
+        Args:
+            function: takes and returns pytrees of arrays.
+            options: those of ``jax.jit``, such as ``donate_argnums`` and ``out_shardings``.
+
+        Raises:
+            SpecError: ``options`` has static arguments.
+        """
+        return Program(function, options, cache=self._programs, log=self._log, pause=self._record.pause)
+
+    def restore(self, state: Any) -> Any:
+        """The state of the newest durable checkpoint, laid out as ``state`` is; or ``state`` if there is none.
+
+        Call it before ``batches("train")``, which then begins with the very next batch. Collective.
+
+        Raises:
+            CheckpointMismatch: the checkpoint is of another model.
+        """
+        if self._train_stream is not None:
+            raise SpecError('context.restore comes before context.batches("train"): it sets where data begins')
+        if self._store is None:
+            return state
+        step = self._store.newest_step()
+        if step is None:
+            return state
+        began = time.perf_counter()
+        restored, self._position = self._store.restore(step, state)
+        self._log.write(CheckpointRestored(step=step, seconds=time.perf_counter() - began))
+        self.start_step = step
+        self._record.resume_at(step)
+        return restored
+
+    def has_data(self, name: str) -> bool:
+        """Whether the workload provides a stream of this name (``eval`` exists when ``holdout`` is set)."""
+        return name in self._job.streams
+
+    def batches(self, name: str = "train") -> Iterator[dict[str, jax.Array]]:
+        """Global batches of a stream, each a dict of arrays ``[global_batch, sequence_length]``.
+
+        ``tokens`` and ``targets`` (the tokens one place later), int32, over ``batch_spec``. Endless:
+        epoch follows epoch, each in its own order. ``train`` goes on from the restored position;
+        any other stream begins anew at each call. Collective.
+
+        Raises:
+            SpecError: the workload has no such stream.
+            DeadlineExceeded: the driver did not prepare the data within ``deadlines.data_s``.
+        """
+        if name not in self._job.streams:
+            known = ", ".join(self._job.streams) or "none"
+            raise SpecError(f"the workload provides no data stream {name!r}; it has: {known}")
+        if name == "train" and self._train_stream is not None:
+            raise SpecError('context.batches("train") is already open; a run has one train stream')
+        stream = BatchStream(
+            self._rows(name),
+            self.mesh,
+            self.batch_spec,
+            self._job.global_batch,
+            self._job.seed,
+            position=self._position if name == "train" else None,
+        )
+        self._streams.append(stream)
+        if name == "train":
+            self._train_stream = stream
+            return self._record.timed(stream)
+        return iter(stream)
+
+    def report(self, step: int, metrics: Mapping[str, Any], state: Any = None) -> None:
+        """Record one finished step, and save ``state`` when a checkpoint is due.
+
+        The metrics are fetched one step later, so that the devices are never waited for. A checkpoint is
+        due every ``checkpoint.every_steps`` and at ``train.config.steps``. Collective.
+
+        Args:
+            step: steps done, this one included; so the first call after a fresh start says 1.
+            metrics: scalars, as arrays or numbers; the same names at every step.
+            state: pytree of global arrays; without it nothing is saved.
+
+        Raises:
+            SaveFailed: an earlier save failed in the background.
+        """
+        position = self._train_stream.position if self._train_stream is not None else {}
+        self._record.step_done(step, metrics, state, position)
+
+    @contextmanager
+    def evaluating(self, step: int) -> Iterator[dict[str, Any]]:
+        """A block that evaluates: put metrics into the dict it gives. Its time is not the next step's.
+
+        >>> with context.evaluating(step) as metrics:
+        ...     metrics["loss"] = evaluate(state, batch)
+        """
+        metrics: dict[str, Any] = {}
+        with self._record.pause():
+            began = time.perf_counter()
+            yield metrics
+            values = {name: float(value) for name, value in metrics.items()}
+        self._log.write(Evaluated(step=step, metrics=values, seconds=time.perf_counter() - began))
+
+    def record_sample(self, text: str) -> None:
+        """Record a text that the model wrote; the summary shows it. Process 0's is kept."""
+        if self.process_index == 0:
+            self._log.write(SampleWritten(text=text))
+
+    def finish(self) -> None:
+        """Wait until the last save is durable and stop the streams. Called after the train function. Collective.
+
+        Raises:
+            SaveFailed: the last save failed: a run whose last checkpoint is stale has not succeeded.
+        """
+        self._record.finish()
+
+    def close(self) -> None:
+        """Stop the threads of all streams and of the checkpoint store. Safe after any failure."""
+        for stream in self._streams:
+            stream.close()
+        if self._store is not None:
+            self._store.close()

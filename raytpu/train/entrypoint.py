@@ -1,0 +1,119 @@
+"""The user's train function: found by name, checked against its config, called with what it asks for.
+
+A train function takes ``context`` (a ``TrainContext``), ``config``, both, or nothing. A loop written for
+``ray.train.v2.jax.JaxTrainer`` takes ``config`` or nothing, so it runs unchanged. If the annotation of
+``config`` is a pydantic model, the workload's ``train.config`` is validated by it before anything starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from raytpu.errors import EntrypointError, Problem, WorkloadInvalid
+from raytpu.spec.problems import problems_of
+
+TrainFunction = Callable[..., Any]
+
+
+def load_entrypoint(entrypoint: str) -> TrainFunction:
+    """The function that ``"package.module:function"`` names.
+
+    Raises:
+        EntrypointError: the module cannot be imported or has no such function.
+    """
+    module_name, _, function_name = entrypoint.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise EntrypointError(
+                f"train.entrypoint {entrypoint!r}: there is no module {error.name!r}; "
+                "it is looked up from the current directory and the installed packages"
+            ) from error
+        raise EntrypointError(
+            f"train.entrypoint {entrypoint!r}: its module imports {error.name!r}, which is not installed"
+        ) from error
+    except Exception as error:  # a module of the user's: whatever its import raises is theirs to read
+        raise EntrypointError(
+            f"train.entrypoint {entrypoint!r}: importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
+    function = getattr(module, function_name, None)
+    if callable(function):
+        return function
+    names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+    close = difflib.get_close_matches(function_name, names, n=1)
+    advice = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(names)) or 'none'}"
+    raise EntrypointError(
+        f"train.entrypoint {entrypoint!r}: {module_name} has no function {function_name!r}; {advice}"
+    )
+
+
+def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Check ``config`` against ``function`` and return a call that takes the context alone.
+
+    Raises:
+        EntrypointError: ``function`` takes something else than ``context`` and ``config``.
+        WorkloadInvalid: ``config`` does not fit the pydantic model that ``function`` asks for.
+    """
+    parameters = _parameters(function)
+    model = _config_model(function, parameters)
+    value: Any = dict(config)
+    if model is not None:
+        try:
+            value = model.model_validate(dict(config))
+        except ValidationError as error:
+            problems = problems_of(error, model, dict(config))
+            raise WorkloadInvalid(
+                f"train.config of {function.__module__}:{function.__qualname__}",
+                [Problem(f"train.config.{each.path}", each.message) for each in problems],
+            ) from None
+    wants_context = "context" in parameters
+    wants_config = "config" in parameters
+
+    def call(context: Any) -> Any:
+        arguments = {}
+        if wants_context:
+            arguments[parameters["context"].name] = context
+        if wants_config:
+            arguments[parameters["config"].name] = value
+        return function(**arguments)
+
+    return call
+
+
+def _parameters(function: TrainFunction) -> dict[str, inspect.Parameter]:
+    """The parameters by role. A single parameter of another name is the config, as stock loops have it."""
+    roles: dict[str, inspect.Parameter] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is not inspect.Parameter.empty or parameter.kind in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.VAR_KEYWORD,
+        ):
+            continue
+        role = "context" if parameter.name == "context" else "config"
+        if role in roles or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise EntrypointError(
+                f"train function {function.__qualname__}{inspect.signature(function)} must take "
+                "'context', 'config', both, or nothing"
+            )
+        roles[role] = parameter
+    return roles
+
+
+def _config_model(
+    function: TrainFunction, parameters: Mapping[str, inspect.Parameter]
+) -> type[BaseModel] | None:
+    if "config" not in parameters:
+        return None
+    annotation = parameters["config"].annotation
+    if isinstance(annotation, str):
+        annotation = getattr(function, "__globals__", {}).get(annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return None

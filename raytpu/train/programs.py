@@ -1,0 +1,76 @@
+"""Programs compiled through the context: ahead of time, timed, and found again in the compile cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+
+from raytpu.errors import SpecError
+from raytpu.record import EventLog, ProgramCompiled
+from raytpu.runtime import ProgramCache
+
+Signature = tuple[Any, ...]
+
+
+class Program:
+    """A jitted function that compiles on its first call, for each distinct set of argument shapes.
+
+    Calling it is calling ``jax.jit(function, **options)``. ``lower`` gives the traced program with its
+    shardings, without running it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: dict[str, Any],
+        *,
+        cache: ProgramCache,
+        log: EventLog,
+        pause: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        static = sorted(set(options) & {"static_argnums", "static_argnames"})
+        if static:
+            raise SpecError(
+                f"context.jit does not take {', '.join(static)}: a compiled step has array arguments only; "
+                "bind constants with functools.partial"
+            )
+        self.name = _name(function)
+        self._jitted = jax.jit(function, **options)
+        self._cache, self._log, self._pause = cache, log, pause
+        self._compiled: dict[Signature, Callable[..., Any]] = {}
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The traced program for these arguments (arrays or ``jax.ShapeDtypeStruct``)."""
+        return self._jitted.lower(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        signature = _signature((args, kwargs))
+        compiled = self._compiled.get(signature)
+        if compiled is None:
+            with self._pause():  # compiling is not part of a step's time
+                program = self._cache.compile(self.lower(*args, **kwargs), self.name)
+            self._log.write(ProgramCompiled(name=self.name, seconds=program.seconds, cache=program.cache))
+            compiled = self._compiled[signature] = program.compiled
+        return compiled(*args, **kwargs)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = function
+    while hasattr(inner, "func"):  # functools.partial
+        inner = inner.func
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def _signature(arguments: Any) -> Signature:
+    """What a compiled program depends on: tree structure, shapes, dtypes, shardings."""
+    leaves, structure = jax.tree.flatten(arguments)
+    return (structure, *(_leaf_signature(leaf) for leaf in leaves))
+
+
+def _leaf_signature(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return (leaf.shape, leaf.dtype, leaf.sharding)
+    return (type(leaf), getattr(leaf, "shape", ()), getattr(leaf, "dtype", None))

@@ -1,0 +1,153 @@
+"""The book of a process's steps: how long each took, what it waited for, and when its state is saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from raytpu.checkpoint import CheckpointStore
+from raytpu.data import BatchStream
+from raytpu.errors import SpecError
+from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFinished
+from raytpu.record.storage import join_url
+from raytpu.train.job import TrainJob
+
+
+Announce = Callable[[str, int, Mapping[str, float]], None]
+"""Tells Ray Train that a checkpoint is durable: path, step, metrics. Collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A step that has been dispatched and whose metrics have not been fetched."""
+
+    step: int
+    metrics: Mapping[str, Any]
+    data_wait_s: float
+
+
+class StepRecord:
+    """Times steps by when their metrics arrive, one step behind the dispatch, and saves when due."""
+
+    def __init__(
+        self,
+        *,
+        job: TrainJob,
+        store: CheckpointStore | None,
+        log: EventLog,
+        announce: Announce,
+    ) -> None:
+        self._job, self._store, self._log, self._announce = job, store, log, announce
+        self._mark = time.perf_counter()
+        self._paused_s = 0.0
+        self._data_wait_s = 0.0
+        self._step = 0
+        self._pending: _Pending | None = None
+        self._last_metrics: dict[str, float] = {}
+        self._saved_step: int | None = None
+        self._saved_metrics: dict[str, float] = {}
+        self._tokens = 0
+        if "global_batch" in job.config and "sequence_length" in job.config:
+            self._tokens = int(job.config["global_batch"]) * int(job.config["sequence_length"])
+
+    def resume_at(self, step: int) -> None:
+        """Steps up to ``step`` are done and durable."""
+        self._step = step
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What happens inside is not part of a step's time (compiling, evaluating, saving)."""
+        self._flush()
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused_s += time.perf_counter() - began
+
+    def timed(self, stream: BatchStream) -> Iterator[dict[str, jax.Array]]:
+        """The batches of ``stream``, with the time that each was waited for. The first step begins here."""
+        self._mark, self._paused_s = time.perf_counter(), 0.0
+        for batch in stream:
+            self._data_wait_s += stream.last_wait_s
+            yield batch
+
+    def step_done(
+        self, step: int, metrics: Mapping[str, Any], state: Any, position: Mapping[str, Any]
+    ) -> None:
+        """See ``TrainContext.report``."""
+        if step != self._step + 1:
+            raise SpecError(
+                f"context.report was given step {step} after step {self._step}; steps are reported one by one, "
+                "beginning with context.start_step + 1"
+            )
+        self._step = step
+        if self._store is not None:
+            self._store.raise_failed_save()
+        self._flush()
+        self._pending = _Pending(step, dict(metrics), self._data_wait_s)
+        self._data_wait_s = 0.0
+        if state is not None and self._is_due(step):
+            self._save(step, state, position)
+        self._note_durable()
+
+    def finish(self) -> None:
+        """Fetch the last metrics and wait for the last save. Collective."""
+        self._flush()
+        if self._store is not None and self._saved_step is not None:
+            self._settle_save(self._store)
+
+    def _is_due(self, step: int) -> bool:
+        checkpoint = self._job.checkpoint
+        return checkpoint is not None and (step % checkpoint.every_steps == 0 or step == self._job.steps)
+
+    def _save(self, step: int, state: Any, position: Mapping[str, Any]) -> None:
+        assert self._store is not None
+        with self.pause():
+            began = time.perf_counter()
+            self._settle_save(self._store)
+            self._store.save(step, state, dict(position))
+            self._saved_step, self._saved_metrics = step, self._last_metrics
+            self._log.write(CheckpointSaved(step=step, blocked_s=time.perf_counter() - began))
+
+    def _settle_save(self, store: CheckpointStore) -> None:
+        """Wait for the save that is under way and tell Ray Train that it is durable. Collective."""
+        if self._saved_step is None:
+            return
+        store.wait(self._job.deadlines.checkpoint_s)
+        self._note_durable()
+        self._announce(self._path_of(self._saved_step), self._saved_step, self._saved_metrics)
+        self._saved_step = None
+
+    def _note_durable(self) -> None:
+        if self._store is None:
+            return
+        for save in self._store.durable_saves():
+            self._log.write(CheckpointDurable(step=save.step, seconds=save.seconds, path=self._path_of(save.step)))
+
+    def _path_of(self, step: int) -> str:
+        assert self._store is not None
+        return join_url(self._store.directory, str(step))
+
+    def _flush(self) -> None:
+        """Fetch the metrics of the pending step; their arrival is the end of that step."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        values = {name: float(value) for name, value in pending.metrics.items()}
+        now = time.perf_counter()
+        seconds, self._mark, self._paused_s = now - self._mark - self._paused_s, now, 0.0
+        self._last_metrics = values
+        self._log.write(
+            StepFinished(
+                step=pending.step,
+                seconds=seconds,
+                data_wait_s=pending.data_wait_s,
+                metrics=values if jax.process_index() == 0 else {},
+                tokens=self._tokens,
+            )
+        )

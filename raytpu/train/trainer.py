@@ -1,0 +1,220 @@
+"""``JaxTrainer``: a train function, whole slices, and a directory that remembers.
+
+A step up from ``ray.train.v2.jax.JaxTrainer``: the same loop runs, ``fit()`` returns Ray's own ``Result``,
+and the slices are held whole and by name, ranks follow the hardware, and a run goes on from its newest
+durable checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import PurePosixPath
+from typing import Any
+
+import ray
+from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
+
+from raytpu.errors import RaytpuError, RunStopped, SpecError
+from raytpu.plan import GangPlan, plan_mesh
+from raytpu.record import (
+    AttemptEnded,
+    AttemptStarted,
+    EventLog,
+    RunDirectory,
+    RunEnded,
+    RunLease,
+    RunStarted,
+    stop_requested,
+)
+from raytpu.record.storage import make_folder
+from raytpu.spec import Checkpoint, Deadlines, Mesh, Slices, TextData, Workload, workload_yaml
+from raytpu.train.attempt import Attempt, run_attempt
+from raytpu.train.data_streams import stream_names
+from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
+from raytpu.train.job import TrainJob
+from raytpu.train.scaling import slices_of
+
+
+class JaxTrainer:
+    """Trains a JAX program on whole TPU slices.
+
+    Args:
+        train_loop_per_worker: the train function, or ``"package.module:function"``. It takes ``context``
+            (a ``TrainContext``), ``config``, both, or nothing; a loop written for Ray's JaxTrainer fits.
+        train_loop_config: what ``config`` will be. ``steps``, ``global_batch``, ``sequence_length`` and
+            ``seed`` have a meaning to raytpu as well.
+        slices: which slices, and how many.
+        scaling_config: Ray's, in place of ``slices``.
+        mesh: axes over ICI and DCN; default ``fsdp`` over the chips of a slice, ``replica`` over slices.
+        data: text streams that Ray Data reads, tokenises and packs; the loop takes ``context.batches()``.
+        checkpoint: where and how often; without it nothing is saved by ``context.report``.
+        run_config: Ray's: ``name``, ``storage_path`` (default of the run's root) and ``callbacks`` are used.
+        datasets: Ray Datasets, for loops that call ``ray.train.get_dataset_shard``.
+        dataset_config: Ray's, for ``datasets``.
+        deadlines: how long each wait may last.
+        fresh: begin anew beside what the run has, instead of going on.
+        python_path: folders where hosts look for modules too.
+
+    Raises:
+        SpecError: the arguments contradict each other.
+        EntrypointError: there is no such train function, or it does not take this config.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: TrainFunction | str,
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        slices: Slices | None = None,
+        scaling_config: ScalingConfig | None = None,
+        mesh: Mesh | None = None,
+        data: Mapping[str, TextData] | None = None,
+        checkpoint: Checkpoint | None = None,
+        run_config: RunConfig | None = None,
+        datasets: dict[str, Any] | None = None,
+        dataset_config: Any = None,
+        deadlines: Deadlines | None = None,
+        fresh: bool = False,
+        python_path: Sequence[str] = (),
+        compile_cache: str | None = None,
+        document: str | None = None,
+    ) -> None:
+        if (slices is None) == (scaling_config is None):
+            raise SpecError("JaxTrainer takes either slices=Slices(...) or scaling_config=ScalingConfig(...)")
+        self.slices = slices if slices is not None else slices_of(scaling_config)
+        self.run_config = run_config if run_config is not None else RunConfig()
+        self._program = train_loop_per_worker
+        self._config = dict(train_loop_config or {})
+        self._mesh = plan_mesh(mesh, self.slices)
+        self._data = dict(data or {})
+        self._checkpoint = checkpoint
+        self._datasets, self._dataset_config = datasets, dataset_config
+        self._deadlines = deadlines if deadlines is not None else Deadlines()
+        self._python_path = tuple(python_path)
+        self._compile_cache = compile_cache
+        self._document = document
+        root = checkpoint.path if checkpoint is not None else str(self.run_config.storage_path)
+        open_directory = RunDirectory.fresh if fresh else RunDirectory.newest
+        self.directory: RunDirectory = open_directory(root, str(self.run_config.name))
+        function = load_entrypoint(self._program) if isinstance(self._program, str) else self._program
+        bind(function, self._config)
+
+    @classmethod
+    def from_workload(cls, workload: Workload, **options: Any) -> JaxTrainer:
+        """The trainer of a workload document. ``options`` are further arguments of ``JaxTrainer``."""
+        return cls(
+            workload.train.entrypoint,
+            train_loop_config=workload.train.config,
+            slices=workload.slices,
+            mesh=workload.train.mesh,
+            data=workload.data,
+            checkpoint=workload.checkpoint,
+            run_config=RunConfig(name=workload.name, storage_path=workload.checkpoint.path),
+            deadlines=workload.deadlines,
+            document=workload_yaml(workload),
+            **options,
+        )
+
+    def fit(self) -> Result:
+        """Train to the end. Ray must be connected to a cluster that has the slices.
+
+        Raises:
+            Refused: the slices cannot be held, or another driver owns this run.
+            RunFailed: the attempt failed; running again goes on from the newest durable checkpoint.
+        """
+        directory = self.directory
+        directory.check_writable()
+        address = ray.get_runtime_context().gcs_address
+        with RunLease.take(directory, address) as lease:
+            attempt = max(directory.attempts_with_logs(), default=0) + 1
+            make_folder(directory.logs(attempt))
+            if self._document is not None:
+                directory.write_workload(self._document)
+            with EventLog(directory, "driver") as log:
+                log.write(self._started(lease, address))
+                log.write(AttemptStarted(attempt=attempt))
+                return self._recorded(attempt, log, lease)
+
+    def _started(self, lease: RunLease, address: str) -> RunStarted:
+        steps = self._config.get("steps")
+        return RunStarted(
+            run=self.directory.run,
+            lineage=self.directory.lineage,
+            cluster=address,
+            driver=f"{lease.driver.hostname}:{lease.driver.pid}",
+            steps=None if steps is None else int(steps),
+            checkpoints=self.directory.checkpoints if self._checkpoint is not None else "",
+            version=version("raytpu"),
+        )
+
+    def _recorded(self, attempt: int, log: EventLog, lease: RunLease) -> Result:
+        """Write down how the attempt ends, whatever ends it."""
+        outcome, reason = "failed", "the driver was interrupted"
+        try:
+            result = run_attempt(self._attempt(attempt, log, lease))
+            outcome, reason = "finished", ""
+            return result
+        except RunStopped as stop:
+            outcome, reason = "stopped", str(stop)
+            raise
+        except RaytpuError as error:
+            reason = str(error)
+            raise
+        except KeyboardInterrupt:
+            outcome, reason = "stopped", "interrupted by Ctrl-C"
+            raise
+        finally:
+            log.write(AttemptEnded(ending=outcome, reason=reason))
+            log.write(RunEnded(outcome=outcome, reason=reason))
+
+    def _attempt(self, attempt: int, log: EventLog, lease: RunLease) -> Attempt:
+        directory = self.directory
+
+        def job_for(gang: GangPlan) -> TrainJob:
+            return TrainJob(
+                run=directory.run,
+                attempt=attempt,
+                directory=directory.url,
+                gang=gang,
+                mesh=self._mesh,
+                config=self._config,
+                streams=stream_names(self._data),
+                checkpoint=self._checkpoint,
+                deadlines=self._deadlines,
+                compile_cache=self._compile_cache,
+                python_path=self._python_path,
+            )
+
+        def stop_requested_now() -> None:
+            lease.check()
+            wish = stop_requested(directory)
+            if wish is not None:
+                raise RunStopped(f"run {directory.run} was stopped by {wish.who}: {wish.reason}")
+
+        return Attempt(
+            name=directory.run,
+            slices=self.slices,
+            program=self._program,
+            job_for=job_for,
+            deadlines=self._deadlines,
+            run_config=self._ray_run_config(),
+            log=log,
+            data=self._data,
+            datasets=self._datasets,
+            dataset_config=self._dataset_config,
+            stop_requested=stop_requested_now,
+        )
+
+    def _ray_run_config(self) -> RunConfig:
+        """Ray Train's experiment folder is the run's directory, so that its checkpoints are Ray's as well.
+
+        Deleting old checkpoints is left to the store that writes them: ``num_to_keep`` stays unset.
+        """
+        return dataclasses.replace(
+            self.run_config,
+            name=PurePosixPath(self.directory.url).name,
+            storage_path=self.directory.run_url,
+            checkpoint_config=CheckpointConfig(),
+        )

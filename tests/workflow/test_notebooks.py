@@ -1,0 +1,33 @@
+"""Every notebook runs from its first cell to its last, on simulated slices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.workflow.conftest import REPOSITORY
+
+pytestmark = pytest.mark.workflow
+
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_to_its_end(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A notebook that nobody runs is broken by the next change of an interface."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAYTPU_HOME", str(tmp_path / "home"))
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "no figure was drawn"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs(path: Path):
+    """Outputs in the repository are somebody's old numbers."""
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")
