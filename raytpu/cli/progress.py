@@ -46,7 +46,10 @@ class RunProgress:
             return
         if isinstance(event, HostReady) and event.process_index == 0:
             self._leader = event.host
-        if isinstance(event, ProgramCompiled | CheckpointRestored) and recorded.writer != self._leader:
+        if (
+            isinstance(event, ProgramCompiled | CheckpointRestored | CheckpointDurable | Evaluated)
+            and recorded.writer != self._leader
+        ):
             return
         text = _text(event)
         if text:

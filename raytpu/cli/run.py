@@ -66,8 +66,8 @@ def _run_attached(workload: Workload, options: RunOptions, output: str) -> None:
 
     from raytpu.cli.progress import RunProgress
     from raytpu.errors import RunFailed
-    from raytpu.launch.run import run_directory
     from raytpu.launch.run import run as run_workload
+    from raytpu.launch.run import run_directory
     from raytpu.plan import explain_plan, imagined_inventory, plan_workload
 
     if options.on == "sim":
@@ -75,7 +75,8 @@ def _run_attached(workload: Workload, options: RunOptions, output: str) -> None:
         typer.echo(explain_plan(planned), err=True, nl=False)
         typer.echo("bringing up simulated slices …", err=True)
     directory = run_directory(workload, fresh=options.fresh)
-    with RunProgress(steps=workload.train.config.get("steps")) as progress:
+    steps = workload.train.config.get("steps")
+    with RunProgress(steps=steps if isinstance(steps, int) else None) as progress:
         try:
             run_workload(workload, replace(options, progress=progress.show))
         except (RunFailed, KeyboardInterrupt):

@@ -103,7 +103,8 @@ def _keeper_is_gone(plan: SimulationPlan, node: NodePlan) -> int:
         return 1
     process_sweep.kill_marked(f"{plan.sim_id}/")
     process_sweep.remove_directory(plan.directory)
-    simulation_record.forget(plan)
+    if plan.record_path is not None:
+        simulation_record.forget(plan.record_path, plan.sim_id)
     return 1
 
 

@@ -320,7 +320,8 @@ class Keeper:
         }
         left = process_sweep.kill_marked(f"{self._plan.sim_id}/", leaders)
         removed = process_sweep.remove_directory(self._plan.directory)
-        simulation_record.forget(self._plan)
+        if self._plan.record_path is not None:
+            simulation_record.forget(self._plan.record_path, self._plan.sim_id)
         for channel, request_id in self._stop_answers:
             _tell(channel, {"left": left, "removed": removed, "id": request_id})
 

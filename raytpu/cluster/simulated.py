@@ -181,7 +181,7 @@ def stop(name: str = "default", home: str | Path = DEFAULT_HOME) -> None:
         if record is None:
             raise
         _clear_stale(record)
-        simulation_record.forget_path(path)
+        simulation_record.forget(path, record.sim_id)
 
 
 def record_path(name: str, home: str | Path = DEFAULT_HOME) -> Path:

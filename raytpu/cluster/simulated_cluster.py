@@ -272,7 +272,7 @@ class SimulatedCluster:
         left = process_sweep.kill_marked(f"{self._sim_id}/")
         removed = process_sweep.remove_directory(self._directory)
         if self._record_path is not None:
-            simulation_record.forget_path(self._record_path)
+            simulation_record.forget(self._record_path, self._sim_id)
         return {"left": left, "removed": removed}
 
     def _ask(self, message: Message) -> Message:

@@ -50,7 +50,7 @@ def claim(plan: SimulationPlan) -> None:
                 os.link(whole, plan.record_path)
             except FileExistsError:
                 _refuse_if_live(plan)
-                forget_path(plan.record_path)
+                _unlink(plan.record_path)  # stale
             else:
                 return
     finally:
@@ -95,13 +95,14 @@ def read(path: str) -> SimulationRecord | None:
         ) from error
 
 
-def forget(plan: SimulationPlan) -> None:
-    """Remove the record; twice is not an error."""
-    if plan.record_path is not None:
-        forget_path(plan.record_path)
+def forget(path: str, sim_id: str) -> None:
+    """Remove the record of one simulation; not one that another has put there, and twice is no error."""
+    record = read(path)
+    if record is not None and record.sim_id == sim_id:
+        _unlink(path)
 
 
-def forget_path(path: str) -> None:
+def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except FileNotFoundError:

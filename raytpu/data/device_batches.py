@@ -137,7 +137,7 @@ class _Assembler:
         """The global array whose rows at ``self._places`` are ``local``."""
         import jax
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             begin, end, _ = index[0].indices(self.global_batch)
             low, high = np.searchsorted(self._places, (begin, end))
             return local[low:high, index[1]]

@@ -21,9 +21,7 @@ ON_HELP = (
 
 
 @contextmanager
-def connected(
-    on: str, slices: Slices | None, *, home: str, environment: Mapping[str, str]
-) -> Iterator[str]:
+def connected(on: str, slices: Slices | None, *, home: str, environment: Mapping[str, str]) -> Iterator[str]:
     """Be a driver on the cluster that ``on`` means; gives its address.
 
     Args:
@@ -63,7 +61,9 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
     if on.startswith("sim:"):
         name = on.removeprefix("sim:")
         if name not in simulations:
-            raise WrongRequest(f"no simulation {name!r} is up; up are: {known}; start one with `raytpu sim up`")
+            raise WrongRequest(
+                f"no simulation {name!r} is up; up are: {known}; start one with `raytpu sim up`"
+            )
         return simulations[name]
     if on != "auto":
         if ":" not in on:
@@ -87,9 +87,7 @@ def _driver(address: str) -> Iterator[None]:
 
     try:
         # The record has every host's lines with slice and host; Ray's own copy of them would drop repeats.
-        ray.init(
-            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING
-        )
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise DeadlineExceeded(
             f"the Ray cluster at {address}", 0, hint=f"is it running, and is this machine part of it? {error}"

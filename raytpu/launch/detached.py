@@ -44,7 +44,9 @@ class DetachedDriver:
             os._exit(0)
 
 
-def start_detached(workload: Workload, options: RunOptions, python_path: tuple[str, ...]) -> Mapping[str, Any]:
+def start_detached(
+    workload: Workload, options: RunOptions, python_path: tuple[str, ...]
+) -> Mapping[str, Any]:
     """Start a driver in the connected cluster, and return where it lives as ``{"actor", "pid"}``.
 
     Raises:

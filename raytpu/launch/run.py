@@ -63,9 +63,7 @@ def run(workload: Workload, options: RunOptions | None = None) -> Finished:
     """
     options = options if options is not None else RunOptions()
     check_request(workload, run_directory(workload, fresh=options.fresh))
-    with connected(
-        options.on, workload.slices, home=options.home, environment=options.environment or {}
-    ):
+    with connected(options.on, workload.slices, home=options.home, environment=options.environment or {}):
         return train(workload, options)
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from raytpu.models.config import ModelConfig
 from raytpu.models.layout import Layout
-from raytpu.models.parameters import NEVER, bias, compute_dtype, kernel
+from raytpu.models.parameters import NEVER, bias, compute_dtype, kernel, project
 
 
 class KeyValueCache(NamedTuple):
@@ -64,16 +64,17 @@ class Attention(nnx.Module):
         return self._out(attend(queries, cache.keys, cache.values, seen[None, :])), cache
 
     def _heads(self, x: jax.Array, positions: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        fused = jnp.einsum("ble,ekgh->bkglh", x, self.layout.weight(self.project_in, x.dtype))
+        fused = project(x, self.layout.weight(self.project_in, x.dtype))
         if self.bias_in is not None:
-            fused = fused + self.layout.weight(self.bias_in, x.dtype)[:, :, None, :]
+            fused = fused + self.layout.weight(self.bias_in, x.dtype)
+        fused = jnp.moveaxis(fused, 1, 3)
         turned, values = fused[:, :, :-1], fused[:, :, -1]  # queries and keys; values
         if self.config.positions == "rotary":
             turned = rotate(turned, rotary_angles(positions, self.config.head_width, self.config.rotary_base))
         return turned[:, :, :-1], turned[:, :, -1], values
 
     def _out(self, mixed: jax.Array) -> jax.Array:
-        y = jnp.einsum("bkglh,kghe->ble", mixed, self.layout.weight(self.project_out, mixed.dtype))
+        y = project(jnp.moveaxis(mixed, 3, 1), self.layout.weight(self.project_out, mixed.dtype))
         return y if self.bias_out is None else y + self.layout.weight(self.bias_out, y.dtype)
 
 

@@ -15,7 +15,7 @@ from flax import nnx
 from raytpu.models.attention import Attention, KeyValueCache
 from raytpu.models.config import ModelConfig
 from raytpu.models.layout import Layout
-from raytpu.models.parameters import NEVER, bias, compute_dtype, draw, kernel, scale
+from raytpu.models.parameters import NEVER, bias, compute_dtype, draw, kernel, project, scale
 
 Parameters = dict[str, Any]
 """Nested names to arrays, free of Flax types, so that any optimizer and checkpoint code can hold them."""
@@ -55,14 +55,14 @@ class FeedForward(nnx.Module):
         self.bias_out = bias(config, (width,), ("norm",))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        inner = jnp.einsum("ble,egm->blgm", x, self.layout.weight(self.project_in, x.dtype))
+        inner = project(x, self.layout.weight(self.project_in, x.dtype))
         if self.bias_in is not None:
             inner = inner + self.layout.weight(self.bias_in, x.dtype)
         if self.config.activation == "swiglu":
             hidden = jax.nn.silu(inner[:, :, 0]) * inner[:, :, 1]
         else:
             hidden = jax.nn.gelu(inner[:, :, 0], approximate=True)
-        y = hidden @ self.layout.weight(self.project_out, x.dtype)
+        y = project(hidden, self.layout.weight(self.project_out, x.dtype))
         return y if self.bias_out is None else y + self.layout.weight(self.bias_out, x.dtype)
 
 

@@ -50,6 +50,18 @@ def scale(width: int) -> nnx.Param:
     return _declare(jnp.ones((width,), jnp.float32), ("norm",), 0.0)
 
 
+def project(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """``x`` ``[batch, length, *in]`` times ``weight`` ``[*in, *out]``: ``[batch, length, *out]``.
+
+    Spelled as one product of two matrices: XLA on CPU takes half as long to compile it as the same
+    contraction of arrays with more dimensions, and runs it no slower.
+    """
+    inner = x.ndim - 2
+    size = math.prod(x.shape[2:])
+    y = x.reshape(-1, size) @ weight.reshape(size, -1)
+    return y.reshape(*x.shape[:2], *weight.shape[inner:])
+
+
 def draw(declared: nnx.State, layout: Layout, seed: int) -> dict[str, Any]:
     """Fresh values of all declared parameters, by nested name; a function of ``seed``, not of the mesh.
 

@@ -108,9 +108,7 @@ def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
         ray.kill(preparer)
 
 
-def _train(
-    attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background: _Background
-) -> Result:
+def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background: _Background) -> Result:
     background.start()
     watch = HostWatch(hosts)
 
@@ -189,8 +187,8 @@ class _Background:
             raise RunFailed("the attempt is over")
 
     def _join(self) -> None:
-        deadlines = self._attempt.deadlines
-        program = self._attempt.program
+        deadlines, program = self._attempt.deadlines, self._attempt.program
+        began = time.perf_counter()
         call_hosts(
             self._hosts,
             "load",
@@ -198,6 +196,9 @@ class _Background:
             waited_for="the hosts to start and import JAX",
             deadline_s=deadlines.host_start_s,
             alive=self._alive,
+        )
+        self._attempt.log.write(
+            PhaseTimed(name="hosts up, JAX imported", seconds=time.perf_counter() - began)
         )
         [coordinator] = call_hosts(
             self._hosts[:1],

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from raytpu.checkpoint import CheckpointStore
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
-from raytpu.record import CheckpointRestored, EventLog, Evaluated, SampleWritten
+from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.job import TrainJob
 from raytpu.train.programs import Program
@@ -96,7 +96,9 @@ class TrainContext:
             CheckpointMismatch: the checkpoint is of another model.
         """
         if self._train_stream is not None:
-            raise SpecError('context.restore comes before context.batches("train"): it sets where data begins')
+            raise SpecError(
+                'context.restore comes before context.batches("train"): it sets where data begins'
+            )
         if self._store is None:
             return state
         step = self._store.newest_step()

@@ -63,9 +63,9 @@ class HostProcess:
 
     def load(self, entrypoint: str | None) -> None:
         """Import JAX and the train function's module; the costly part of a start, needing no peer."""
-        self._phase("import jax", _import_jax)
+        self._phase("import JAX", _import_jax)
         if entrypoint is not None:
-            self._phase("import program", lambda: load_entrypoint(entrypoint))
+            self._phase("import train function", lambda: load_entrypoint(entrypoint))
 
     def join(self, coordinator: str) -> None:
         """Join JAX's world and check that this process is who the plan says. Collective.
@@ -86,7 +86,7 @@ class HostProcess:
             cache_dir=self._cache,
         )
         for name, seconds in report.seconds.items():
-            self._log.write(PhaseTimed(name=name, seconds=seconds))
+            self._log.write(PhaseTimed(name=f"join: {name}", seconds=seconds))
         self._log.write(
             HostReady(
                 host=report.host,

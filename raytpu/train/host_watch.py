@@ -23,7 +23,9 @@ class HostWatch:
 
     def look(self) -> None:
         """Collect the answers there are, without waiting."""
-        done, _ = ray.wait(list(self._pings), num_returns=len(self._pings), timeout=0) if self._pings else ([], [])
+        done, _ = (
+            ray.wait(list(self._pings), num_returns=len(self._pings), timeout=0) if self._pings else ([], [])
+        )
         for reference in done:
             name = self._pings.pop(reference)
             try:

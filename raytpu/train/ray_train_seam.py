@@ -212,5 +212,7 @@ def _announce(path: str, step: int, metrics: Any) -> None:
     """Tell Ray Train that a checkpoint is durable, so that its results and dashboard show it. Collective."""
     checkpoint = RayCheckpoint(path) if this_process().assignment.process_index == 0 else None
     ray.train.report(
-        {"step": step, **metrics}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
+        {"step": step, **metrics},
+        checkpoint=checkpoint,
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )

@@ -37,7 +37,12 @@ class CapturedStep:
 
 
 def capture_step(
-    function: TrainFunction, config: Mapping[str, Any], *, mesh: Mesh, plan: MeshPlan, streams: tuple[str, ...]
+    function: TrainFunction,
+    config: Mapping[str, Any],
+    *,
+    mesh: Mesh,
+    plan: MeshPlan,
+    streams: tuple[str, ...],
 ) -> CapturedStep:
     """The step of ``function`` on ``mesh``.
 
@@ -75,7 +80,9 @@ class _Reported(BaseException):
 
 
 class _Program:
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], context: _CaptureContext) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], context: _CaptureContext
+    ) -> None:
         self._jitted = jax.jit(function, **options)
         self._out_shardings = options.get("out_shardings")
         self._name = getattr(function, "__name__", type(function).__name__)
@@ -94,18 +101,19 @@ class _Program:
             jax.tree.broadcast(self._out_shardings, shapes, is_leaf=lambda leaf: leaf is None),
             is_leaf=lambda leaf: leaf is None,
         )
-        return structure.unflatten(
-            [
-                jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-                for leaf, sharding in zip(leaves, shardings, strict=True)
-            ]
-        )
+        placed = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for leaf, sharding in zip(leaves, shardings, strict=True)
+        ]
+        return jax.tree.unflatten(structure, placed)
 
 
 class _CaptureContext:
     """``TrainContext`` without contents: the same names, the same arguments."""
 
-    def __init__(self, config: Mapping[str, Any], mesh: Mesh, plan: MeshPlan, streams: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], mesh: Mesh, plan: MeshPlan, streams: tuple[str, ...]
+    ) -> None:
         self.config, self.mesh = config, mesh
         self.start_step, self.process_index, self.process_count = 0, 0, 1
         self.batch_spec = PartitionSpec(tuple(plan.batch_axes))

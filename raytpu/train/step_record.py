@@ -17,7 +17,6 @@ from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFini
 from raytpu.record.storage import join_url
 from raytpu.train.job import TrainJob
 
-
 Announce = Callable[[str, int, Mapping[str, float]], None]
 """Tells Ray Train that a checkpoint is durable: path, step, metrics. Collective."""
 
@@ -127,7 +126,9 @@ class StepRecord:
         if self._store is None:
             return
         for save in self._store.durable_saves():
-            self._log.write(CheckpointDurable(step=save.step, seconds=save.seconds, path=self._path_of(save.step)))
+            self._log.write(
+                CheckpointDurable(step=save.step, seconds=save.seconds, path=self._path_of(save.step))
+            )
 
     def _path_of(self, step: int) -> str:
         assert self._store is not None

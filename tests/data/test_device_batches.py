@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.data import BatchStream, TokenRows, rows_for_step
 from raytpu.errors import DataError
@@ -50,6 +50,8 @@ def reading_threads() -> int:
 
 class SlowRows(TokenRows):
     """Gives a batch only when the test says so."""
+
+    gate: threading.Semaphore
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         self.gate.acquire()
@@ -229,11 +231,14 @@ class CountingRows(TokenRows):
         return super().rows(indices)
 
 
-def laid_out(layout: str, rows: TokenRows, position: dict[str, Any] | None = None) -> BatchStream:
-    sizes, spec, _ = LAYOUTS[layout]
+def mesh_of(layout: str) -> Mesh:
+    sizes = LAYOUTS[layout][0]
     shape = tuple(sizes.values())
-    devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
-    return BatchStream(rows, Mesh(devices, tuple(sizes)), spec, 16, 5, position=position)
+    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), tuple(sizes))
+
+
+def laid_out(layout: str, rows: TokenRows, position: dict[str, Any] | None = None) -> BatchStream:
+    return BatchStream(rows, mesh_of(layout), LAYOUTS[layout][1], 16, 5, position=position)
 
 
 def expected_tokens(step: int) -> np.ndarray:
@@ -248,7 +253,7 @@ def test_the_global_batches_are_the_same_on_every_mesh(layout: str) -> None:
             batch = next(batches)
             assert (np.asarray(batch["tokens"]) == expected_tokens(step)).all()
             assert (np.asarray(batch["targets"]) == expected_tokens(step) + 1).all()
-            assert batch["tokens"].sharding.spec == LAYOUTS[layout][1]
+            assert batch["tokens"].sharding == NamedSharding(mesh_of(layout), LAYOUTS[layout][1])
 
 
 def test_a_stream_that_moves_from_mesh_to_mesh_goes_on_with_the_very_next_batch() -> None:

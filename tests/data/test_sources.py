@@ -29,7 +29,7 @@ def write(folder: Path, **files: str | bytes) -> Path:
     return folder
 
 
-def names(source: str, path: Any) -> list[str]:
+def names(source: Any, path: Any) -> list[str]:
     return [file.name for file in source_files(TextData(source=source, path=path))]
 
 

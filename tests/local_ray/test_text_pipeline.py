@@ -177,8 +177,8 @@ def test_another_number_of_processes_goes_on_with_the_very_next_global_batch(cor
     data = TextData(source="text", path=str(corpus))
     rows = prepare_text(data, sequence_length=LENGTH, piece_bytes=300)["train"]
     rows_by_hand = reference(corpus, 0.0, "train")
-    pair = [HostProcess.remote(rows) for _ in range(2)]
-    single = HostProcess.remote(rows)
+    pair = [HostProcess.remote(rows) for _ in range(2)]  # type: ignore[attr-defined]
+    single = HostProcess.remote(rows)  # type: ignore[attr-defined]
     coordinator = ray.get(pair[0].node_address.remote())
     starts = [host.start.remote(coordinator, process, 2) for process, host in enumerate(pair)]
     assert ray.get([*starts, single.start.remote("", 0, 1)]) == [4, 4, 2]

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,14 +54,19 @@ def free_port() -> int:
 
 
 def spawn(
-    program: str, index: int, coordinator: str, environment: dict[str, str] | None = None, **given: Any
+    program: str,
+    index: int,
+    coordinator: str,
+    output: IO[str],
+    environment: dict[str, str] | None = None,
+    **given: Any,
 ) -> subprocess.Popen[str]:
     """One host process; ``program`` sees ``index``, ``coordinator``, ``given``, ``start`` and ``answer``."""
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(index), coordinator, json.dumps(given)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
     )
@@ -76,22 +83,30 @@ def run_hosts(
     """Run ``program`` on every host and return their ends, in order; none outlives this call."""
     coordinator = f"127.0.0.1:{free_port()}"
     chosen = indices if indices is not None else tuple(range(count or 1))
-    processes = [spawn(program, index, coordinator, environment, **given) for index in chosen]
-    end = time.monotonic() + DEADLINE_S
-    try:
-        outputs = [p.communicate(timeout=max(end - time.monotonic(), 0.1))[0] for p in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [end_of(process, output) for process, output in zip(processes, outputs, strict=True)]
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(TemporaryFile("w+")) for _ in chosen]
+        processes = [
+            spawn(program, index, coordinator, output, environment, **given)
+            for index, output in zip(chosen, outputs, strict=True)
+        ]
+        end = time.monotonic() + DEADLINE_S
+        try:
+            for process in processes:
+                process.wait(timeout=max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            pass  # killed below; its return code says so
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [end_of(process, output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def end_of(process: subprocess.Popen[str], output: str) -> HostEnd:
-    answers = [
-        json.loads(line.split("ANSWER ", 1)[1]) for line in output.splitlines() if "ANSWER " in line
-    ]
-    return HostEnd(returncode=process.returncode, answers=answers, output=output)
+def end_of(process: subprocess.Popen[str], output: IO[str]) -> HostEnd:
+    output.seek(0)
+    text = output.read()
+    answers = [json.loads(line.split("ANSWER ", 1)[1]) for line in text.splitlines() if "ANSWER " in line]
+    return HostEnd(returncode=process.returncode, answers=answers, output=text)
 
 
 def answers_of(ends: list[HostEnd]) -> list[Any]:

@@ -29,7 +29,11 @@ def test_the_worker_group_still_asks_for_placement_and_workers_by_the_overridden
     started = inspect.getsource(WorkerGroup._start_impl)
     assert "self._create_placement_group(" in started
     assert "self._create_workers(" in started
-    assert parameters(WorkerGroup._create_placement_group) == ["self", "scaling_config", "worker_group_context"]
+    assert parameters(WorkerGroup._create_placement_group) == [
+        "self",
+        "scaling_config",
+        "worker_group_context",
+    ]
     assert parameters(WorkerGroup._create_workers)[:4] == [
         "self",
         "num_workers",

@@ -123,7 +123,9 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     home = tmp_path_factory.mktemp("home")
     environment = os.environ | {"RAYTPU_HOME": str(home)}
     shape = ["--generation", "v6e", "--topology", "2x4", "--chips-per-host", "4", "--count", "2"]
-    subprocess.run([str(RAYTPU), "sim", "up", "--name", "story", *shape], env=environment, check=True, timeout=120)
+    subprocess.run(
+        [str(RAYTPU), "sim", "up", "--name", "story", *shape], env=environment, check=True, timeout=120
+    )
     yield home, "story"
     subprocess.run([str(RAYTPU), "sim", "down", "--name", "story"], env=environment, check=True, timeout=60)
 

@@ -54,7 +54,9 @@ def assert_free_and_resumable(story: Story, name: str, pids: dict[str, int], sin
     )
     wait_for("all chips to be free", lambda: free_chips(story)["free"] == 16, deadline_s=FREE_DEADLINE_S)
     last = max(story.losses(name))
-    again = story.raytpu(*story.run_arguments(name, f"train.config.steps={last + 3}", "checkpoint.every_steps=5"))
+    again = story.raytpu(
+        *story.run_arguments(name, f"train.config.steps={last + 3}", "checkpoint.every_steps=5")
+    )
     assert again.code == 0, again.err
     assert max(story.losses(name)) == last + 3
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.workflow.conftest import Story, losses_of, wait_for
 from raytpu.record import CheckpointRestored, read_events
+from tests.workflow.conftest import Story, losses_of, wait_for
 
 pytestmark = pytest.mark.workflow
 
