@@ -31,7 +31,7 @@ def durable_steps(directory: str) -> tuple[int, ...]:
     try:
         storage, root = url_to_fs(directory)
         storage.invalidate_cache()
-        names = [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in _children(storage, root)]
+        names = [entry.rstrip("/").rsplit("/", 1)[-1] for entry in _children(storage, root)]
         steps = sorted(int(name) for name in names if is_step_name(name))
         return tuple(step for step in steps if storage.exists(f"{root.rstrip('/')}/{step}/{COMMIT_MARKER}"))
     except (OSError, ValueError, ImportError) as error:
@@ -55,6 +55,9 @@ def is_step_name(name: str) -> bool:
 
 def _children(storage: fsspec.AbstractFileSystem, root: str) -> list[str]:
     try:
-        return list(storage.ls(root, detail=False))
+        entries = [str(entry) for entry in storage.ls(root, detail=False)]
     except FileNotFoundError:
         return []
+    if [entry.rstrip("/") for entry in entries] == [root.rstrip("/")]:
+        raise NotADirectoryError(f"{root} is a file")  # which fsspec lists as its own only child
+    return entries

@@ -34,7 +34,7 @@ from raytpu.checkpoint.state_leaves import (
     restore_targets,
     unflatten_state,
 )
-from raytpu.errors import CheckpointMismatch, DeadlineExceeded, SaveFailed, StorageError
+from raytpu.errors import DeadlineExceeded, SaveFailed, StorageError
 
 SAVE_DEADLINE_S = 600
 """How long processes wait for each other's part of one save before it counts as failed. By feel: a slow save
@@ -138,15 +138,16 @@ class CheckpointStore:
         try:
             self._writer.save(
                 self._root / str(step),
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about)
-                ),
+                args=ocp.args.Composite(state=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about)),
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise self._failed(f"checkpoint of step {step} to {self.directory}", error) from error
         self._own_steps.add(step)
         self._waiter = threading.Thread(
-            target=self._await_commit, args=(step, started), name=f"checkpoint {self.directory}/{step}", daemon=True
+            target=self._await_commit,
+            args=(step, started),
+            name=f"checkpoint {self.directory}/{step}",
+            daemon=True,
         )
         self._waiter.start()
         return time.monotonic() - started
@@ -211,7 +212,9 @@ class CheckpointStore:
         if step is None:
             return steps[-1]
         if step not in steps:
-            raise StorageError(f"{self.directory}: no durable checkpoint of step {step}; there are {list(steps)}")
+            raise StorageError(
+                f"{self.directory}: no durable checkpoint of step {step}; there are {list(steps)}"
+            )
         return step
 
     def _read(self, step: int, **items: Any) -> Any:
@@ -276,7 +279,6 @@ class CheckpointStore:
         path = self._root / str(step)
         (path / COMMIT_MARKER).unlink(missing_ok=True)
         path.rmtree()
-
 
 
 def _epath(directory: str) -> epath.Path:

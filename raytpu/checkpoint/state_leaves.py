@@ -29,7 +29,9 @@ def flatten_state(state: Any) -> tuple[dict[str, jax.Array], Any]:
     """
     leaves, treedef = _paths(state)
     refuse((path, why) for path, leaf in leaves.items() if (why := _why_not_saved(leaf)))
-    return {path: jax.random.key_data(leaf) if is_key(leaf) else leaf for path, leaf in leaves.items()}, treedef
+    return {
+        path: jax.random.key_data(leaf) if is_key(leaf) else leaf for path, leaf in leaves.items()
+    }, treedef
 
 
 def fingerprint(like: Any) -> Fingerprint:

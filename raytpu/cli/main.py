@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from raytpu.cli.logs import logs
@@ -27,8 +26,6 @@ from raytpu.cli.status import status
 from raytpu.cli.stop import stop
 from raytpu.cli.topology import topology
 from raytpu.errors import RaytpuError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="raytpu",
@@ -62,13 +59,9 @@ def main() -> None:
 def exit_code_of(arguments: list[str]) -> int:
     """Run one command line and return its exit code. Errors raised on purpose become a message."""
     try:
-        app(arguments, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (click.Abort, KeyboardInterrupt):
-        typer.echo("raytpu: interrupted", err=True)
-        return INTERRUPTED
+        app(arguments)
+    except SystemExit as end:  # typer's way to end, with 2 for usage errors and 130 for Ctrl-C
+        return end.code if isinstance(end.code, int) else 0
     except RaytpuError as error:
         typer.echo(f"raytpu: {error}", err=True)
         return error.exit_code

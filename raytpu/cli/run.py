@@ -25,8 +25,8 @@ def run(
         str,
         typer.Option(
             metavar="sim|sim:NAME|auto|HOST:PORT",
-            help="Where: simulated slices brought up for this run alone, those of `raytpu sim up`, the cluster "
-            "that RAY_ADDRESS or this machine names, or an address.",
+            help="Where: simulated slices brought up for this run alone, those of `raytpu sim up`, the "
+            "cluster that RAY_ADDRESS or this machine names, or an address.",
         ),
     ] = "sim",
     set_: Overrides = None,

@@ -109,4 +109,4 @@ def connect(socket_path: str, timeout_s: float = 5.0) -> Channel:
 def _checked(message: Message) -> Message:
     if "error" in message:
         raise _ERRORS[message["error"]](message["text"])
-    return message
+    return {key: value for key, value in message.items() if key != "id"}

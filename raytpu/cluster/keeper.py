@@ -348,6 +348,10 @@ def main() -> None:
     for name in list(os.environ):
         if name.startswith(INHERITED_PREFIXES_DROPPED):
             del os.environ[name]
+    # `python` in a submitted job's entrypoint is this one, as it is in an image.
+    os.environ["PATH"] = os.pathsep.join(
+        [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's, who then closes its channel
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ray_node.prepare()

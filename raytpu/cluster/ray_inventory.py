@@ -11,7 +11,7 @@ from typing import Any
 from raytpu.cluster.simulation_plan import SIMULATED_LABEL
 from raytpu.errors import Refused
 from raytpu.plan import HostState, Inventory, SliceState, natural_order
-from raytpu.topology import GENERATIONS
+from raytpu.topology import GENERATIONS, slice_shapes
 
 _SLICE_NAME = "ray.io/tpu-slice-name"
 _WORKER_ID = "ray.io/tpu-worker-id"
@@ -77,14 +77,31 @@ def _slice_state(
     kept = [host for host in hosts if host.alive] + list(last_dead.values())
     current = [node for node in nodes if node["Alive"]] or list(nodes)
     labels = current[-1]["Labels"]
+    generation, topology = _GENERATION_OF.get(labels.get(_ACCELERATOR_TYPE, "")), labels.get(_TOPOLOGY)
     return SliceState(
         name=name,
-        generation=_GENERATION_OF.get(labels.get(_ACCELERATOR_TYPE, "")),
-        topology=labels.get(_TOPOLOGY),
-        chips_per_host=max(host.chips for host in kept),
+        generation=generation,
+        topology=topology,
+        chips_per_host=max(host.chips for host in kept)
+        or _chips_when_all_are_dead(generation, topology, len(kept)),
         hosts=tuple(sorted(kept, key=_worker_order)),
         simulated=all(node["Labels"].get(SIMULATED_LABEL) == "true" for node in current),
     )
+
+
+def _chips_when_all_are_dead(generation: str | None, topology: str | None, hosts: int) -> int:
+    """Chips per host of the one shape with that many hosts; 0 when the labels and hosts do not tell.
+
+    Dead nodes report no resources, and a slice that is wholly lost is not one of another shape.
+    """
+    if generation is None:
+        return 0
+    fitting = {
+        shape.chips_per_host
+        for shape in slice_shapes(generation)
+        if shape.topology == topology and shape.hosts == hosts
+    }
+    return fitting.pop() if len(fitting) == 1 else 0
 
 
 def _host_state(node: Mapping[str, Any], available: Mapping[str, Mapping[str, float]]) -> HostState:

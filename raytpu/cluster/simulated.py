@@ -149,8 +149,10 @@ def find(name: str = "default", home: str | Path = DEFAULT_HOME) -> SimulatedClu
     """
     record = simulation_record.read(str(record_path(name, home)))
     if record is None:
-        names = ", ".join(repr(each.name) for each in named_simulations(home)) or "none is up"
-        raise WrongRequest(f"no simulation {name!r} ({names}); start one with: raytpu sim up --name {name}")
+        names = ", ".join(each.name for each in named_simulations(home)) or "none"
+        raise WrongRequest(
+            f"no simulation {name!r}; up are: {names}; start it with: raytpu sim up FILE --name {name}"
+        )
     try:
         return SimulatedCluster(
             connect(record.socket_path),

@@ -16,7 +16,7 @@ class RowsFingerprint:
     row_count: int
     sequence_length: int
     content: str
-    """Digest of the documents in their order; see ``raytpu.data.token_packing``."""
+    """Digest of the documents in their order; see ``raytpu.data.content``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from raytpu.errors import DeadlineExceeded, Unplaceable
-from raytpu.plan import GangPlan, Inventory, SliceState, plan_gang
+from raytpu.errors import DeadlineExceeded, SpecError, Unplaceable
+from raytpu.plan import GangPlan, HostState, Inventory, SliceState, plan_gang
 from raytpu.spec import Slices
+from raytpu.topology import slice_shape
 
 SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
 WORKER_ID_LABEL = "ray.io/tpu-worker-id"
@@ -64,8 +65,8 @@ def hold_slices(
         waiting: told why nothing fits yet, each time that the reason changes.
 
     Raises:
-        Unplaceable: at once, when these slices would not fit even if every one were idle; or with the
-            last reasons, when they were still busy at the deadline.
+        Unplaceable: at once, when the slices would not fit even if every one were whole and idle; or with
+            the last reasons, when they were still busy or broken at the deadline.
         DeadlineExceeded: Ray did not place the group on hosts that the inventory shows as free.
     """
     held = _hold(want, owner, time.monotonic() + deadline_s, deadline_s, inventory, waiting)
@@ -89,7 +90,7 @@ def _hold(
         try:
             plan = plan_gang(want, snapshot)
         except Unplaceable as refusal:
-            plan_gang(want, _as_if_idle(snapshot))  # raises when waiting cannot help
+            plan_gang(want, _as_if_whole(snapshot))  # raises when waiting cannot help
             if time.monotonic() >= until:
                 raise
             if str(refusal) != last_reason:
@@ -142,10 +143,25 @@ def _request(plan: GangPlan, owner: str) -> PlacementGroup:
     )
 
 
-def _as_if_idle(snapshot: Inventory) -> Inventory:
-    def idle(state: SliceState) -> SliceState:
-        return replace(
-            state, held_by=None, hosts=tuple(replace(host, chips_free=host.chips) for host in state.hosts)
-        )
+def _as_if_whole(snapshot: Inventory) -> Inventory:
+    """The same slices with every host there and idle: what the cluster could come to, if one waits.
 
-    return Inventory(slices=tuple(idle(state) for state in snapshot.slices))
+    A host that was just lost or replaced is seen twice or not at all until Ray notices, 13 s later when
+    measured; a slice in that state is worth waiting for.
+    """
+
+    def whole(state: SliceState) -> SliceState:
+        if state.generation is None or state.topology is None:
+            return state
+        try:
+            shape = slice_shape(state.generation, state.topology, state.chips_per_host)
+        except SpecError:  # labels that fit no shape: time will not mend them
+            return state
+        chips = shape.chips_per_host
+        hosts = tuple(
+            HostState(worker_id=index, node_id="", address="", alive=True, chips=chips, chips_free=chips)
+            for index in range(shape.hosts)
+        )
+        return replace(state, held_by=None, hosts=hosts)
+
+    return Inventory(slices=tuple(whole(state) for state in snapshot.slices))

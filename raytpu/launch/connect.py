@@ -13,19 +13,14 @@ from raytpu.spec import Slices
 NAMESPACE = "raytpu"
 """Ray namespace of everything that raytpu names in a cluster."""
 
-ON_HELP = (
-    "Where to run: `sim` brings up simulated slices for this command alone; `sim:NAME` uses those of "
-    "`raytpu sim up`; `auto` uses RAY_ADDRESS, the simulation that is up, or the cluster this machine is part "
-    "of; or an address HOST:PORT."
-)
-
 
 @contextmanager
 def connected(on: str, slices: Slices | None, *, home: str, environment: Mapping[str, str]) -> Iterator[str]:
     """Be a driver on the cluster that ``on`` means; gives its address.
 
     Args:
-        on: see ``ON_HELP``.
+        on: ``sim`` for simulated slices of this command alone, ``sim:NAME`` for those of ``raytpu sim up``,
+            ``auto`` for RAY_ADDRESS or else the only simulation that is up, or ``HOST:PORT``.
         slices: what an embedded simulation brings up.
         home: raytpu's folder, where running simulations are recorded.
         environment: of this process; ``RAY_ADDRESS`` is looked up in it.

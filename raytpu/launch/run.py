@@ -26,7 +26,7 @@ class RunOptions:
     """How to run, apart from what."""
 
     on: str = "sim"
-    """See ``raytpu.launch.connect.ON_HELP``."""
+    """Where; see ``raytpu.launch.connect.connected``."""
     home: str = "~/.raytpu"
     """raytpu's folder on this machine: index of runs, compile cache, running simulations."""
     environment: Mapping[str, str] | None = None

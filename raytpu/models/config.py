@@ -125,7 +125,7 @@ PRESETS: Mapping[str, ModelConfig] = {
     # The small ones read bytes, have no biases and rotate positions: fewer parameter arrays mean fewer
     # collectives a step, which is what a step of a small model costs on many devices.
     "gpt-nano": ModelConfig(
-        layers=2, width=128, heads=4, vocab_size=_BYTES_VOCAB, context_length=1024, positions="rotary",
+        layers=2, width=64, heads=2, vocab_size=_BYTES_VOCAB, context_length=1024, positions="rotary",
         norm="rmsnorm", bias=False,
     ),
     "gpt-micro": ModelConfig(

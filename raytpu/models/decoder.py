@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from raytpu.models.attention import Attention, KeyValueCache
@@ -107,7 +108,7 @@ class Decoder(nnx.Module):
         self.norm = Norm(config, layout)
         self.head = None if config.tied_embeddings else kernel(table, ("vocab", "embed"))
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array | np.ndarray) -> jax.Array:
         """Logits, fp32 ``[batch, length, padded_vocab_size]``, of int32 ``[batch, length]``."""
 
         def layer(block: Block, x: jax.Array) -> jax.Array:
@@ -121,24 +122,20 @@ class Decoder(nnx.Module):
     def extend(
         self, token: jax.Array, position: jax.Array, cache: KeyValueCache, window: int
     ) -> tuple[jax.Array, KeyValueCache]:
-        """Logits ``[batch, padded_vocab_size]`` that follow ``token`` (``[batch]``) at ``position`` (a scalar).
+        """Logits ``[batch, padded_vocab_size]`` that follow ``token`` ``[batch]`` at ``position`` (scalar).
 
         ``cache`` holds every layer's keys and values (``KeyValueCache.empty``); the returned one holds
         this token's as well. The token sees the last ``window`` positions, itself included.
         """
 
-        def layer(
-            block: Block, x: jax.Array, cache: KeyValueCache
-        ) -> tuple[jax.Array, KeyValueCache]:
+        def layer(block: Block, x: jax.Array, cache: KeyValueCache) -> tuple[jax.Array, KeyValueCache]:
             return block.extend(x, position, cache, window)
 
-        run = nnx.scan(
-            layer, in_axes=(0, nnx.Carry, 0), out_axes=(nnx.Carry, 0), transform_metadata=_STACKED
-        )
+        run = nnx.scan(layer, in_axes=(0, nnx.Carry, 0), out_axes=(nnx.Carry, 0), transform_metadata=_STACKED)
         x, cache = run(self.blocks, self._embed(token[:, None], position[None]), cache)
         return self._logits(x)[:, 0], cache
 
-    def _embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+    def _embed(self, tokens: jax.Array | np.ndarray, positions: jax.Array) -> jax.Array:
         dtype = compute_dtype(self.config)
         x = jnp.take(self.layout.weight(self.tokens, dtype), tokens, axis=0)
         if self.positions is not None:

@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from raytpu.models.attention import KeyValueCache
 from raytpu.models.config import ModelConfig
-from raytpu.models.decoder import Decoder, Parameters, decoder_of
+from raytpu.models.decoder import Parameters, decoder_of
 from raytpu.models.layout import Layout
 from raytpu.models.parameters import compute_dtype
 
+
 def make_generate(
     config: ModelConfig, layout: Layout, *, window: int, allowed_ids: int
-) -> Callable[[Parameters, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]:
+) -> Callable[[Parameters, jax.Array | np.ndarray, jax.Array | int, jax.Array | float, jax.Array], jax.Array]:
     """A function ``(parameters, buffer, prompt_length, temperature, key) -> tokens``, to be jitted.
 
     ``buffer`` is int32 ``[slots]`` with the prompt in its first ``prompt_length`` (≥ 1) places; the
@@ -30,12 +32,18 @@ def make_generate(
     """
 
     def generate(
-        parameters: Parameters, buffer: jax.Array, prompt_length: jax.Array, temperature: jax.Array, key: jax.Array
+        parameters: Parameters,
+        buffer: jax.Array | np.ndarray,
+        prompt_length: jax.Array | int,
+        temperature: jax.Array | float,
+        key: jax.Array,
     ) -> jax.Array:
         slots = buffer.shape[0]
         whole = gathered_parameters(config, layout, parameters)
 
-        def write(position: jax.Array, carry: tuple[jax.Array, KeyValueCache]) -> tuple[jax.Array, KeyValueCache]:
+        def write(
+            position: jax.Array, carry: tuple[jax.Array, KeyValueCache]
+        ) -> tuple[jax.Array, KeyValueCache]:
             tokens, cache = carry
             model = decoder_of(config, layout, whole)
             logits, cache = model.extend(tokens[position][None], position, cache, window)
@@ -57,10 +65,12 @@ def gathered_parameters(config: ModelConfig, layout: Layout, parameters: Paramet
     dtype = compute_dtype(config)
     return nnx.to_pure_dict(
         state,
-        lambda variable: variable[...] if variable.out_sharding[-1] == "norm" else layout.weight(variable, dtype),
+        lambda variable: (
+            variable[...] if variable.out_sharding[-1] == "norm" else layout.weight(variable, dtype)
+        ),
     )
 
 
-def _choose(logits: jax.Array, temperature: jax.Array, key: jax.Array) -> jax.Array:
+def _choose(logits: jax.Array, temperature: jax.Array | float, key: jax.Array) -> jax.Array:
     drawn = jax.random.categorical(key, logits / jnp.maximum(temperature, 1e-6))
     return jnp.where(temperature > 0, drawn, jnp.argmax(logits)).astype(jnp.int32)

@@ -46,7 +46,10 @@ class Layout:
         """The layout whose batches lie as ``batch_sharding`` says (its first dimension is the batch)."""
         first = batch_sharding.spec[0] if len(batch_sharding.spec) else None
         axes = first if isinstance(first, tuple) else (first,) if first is not None else ()
-        return cls(batch_sharding.mesh, axes)
+        mesh = batch_sharding.mesh
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"a layout needs a mesh of devices, not {type(mesh).__name__}")
+        return cls(mesh, axes)
 
     @property
     def batch_shards(self) -> int:

@@ -36,5 +36,7 @@ class BytesTokenizer:
         array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), dtype=np.int64)
         wrong = array[(array < 0) | (array > self.separator)]
         if wrong.size:
-            raise ValueError(f"id {int(wrong[0])} is not a byte (0 to 255) or the separator ({self.separator})")
+            raise ValueError(
+                f"id {int(wrong[0])} is not a byte (0 to 255) or the separator ({self.separator})"
+            )
         return array[array != self.separator].astype(np.uint8).tobytes().decode("utf-8", errors="replace")

@@ -69,8 +69,9 @@ class Evaluation:
         """Record the mean loss of the held-out batches as ``loss``. Collective."""
         if not self._batches:
             return
-        losses = [self._evaluate(parameters, batch) for batch in self._batches]
-        self._context.record_evaluation(step, {"loss": sum(float(loss) for loss in losses) / len(losses)})
+        with self._context.evaluating(step) as metrics:
+            losses = [self._evaluate(parameters, batch) for batch in self._batches]
+            metrics["loss"] = sum(float(loss) for loss in losses) / len(losses)
 
 
 def write_sample(context: TrainContext, config: PretrainConfig, layout: Layout, parameters: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raytpu.errors import SpecError
-from raytpu.models import PRESETS, ModelConfig, model_named
+from raytpu.models import PRESETS, BytesTokenizer, ModelConfig, model_named
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -20,7 +20,11 @@ class PretrainConfig(BaseModel):
     """The ``train.config`` of ``entrypoint: raytpu.recipes.pretrain:train``."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
     )
 
     model: str = "gpt-nano"
@@ -93,6 +97,11 @@ class PretrainConfig(BaseModel):
             reasons.append(
                 f"sequence_length {self.sequence_length} is longer than the context_length "
                 f"{architecture.context_length} of {self.model}; shorten it or set overrides.context_length"
+            )
+        if architecture.vocab_size < BytesTokenizer.vocab_size:
+            reasons.append(
+                f"overrides.vocab_size {architecture.vocab_size} is smaller than the "
+                f"{BytesTokenizer.vocab_size} ids of the byte tokenizer"
             )
         if self.global_batch % self.accumulate:
             reasons.append(

@@ -42,7 +42,7 @@ def initial_state(config: PretrainConfig, layout: Layout) -> TrainState:
 
 
 def abstract_state(config: PretrainConfig, layout: Layout | Mesh) -> TrainState:
-    """Shape, type and sharding of each leaf, without computing anything: also for devices that are not there."""
+    """Shape, type and sharding of each leaf; computes nothing, so the devices need not be there."""
     if isinstance(layout, Mesh):
         layout = Layout.on(layout)
     axes = logical_axes(config.architecture, layout)
@@ -80,7 +80,7 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         loss, gradients = loss_and_gradients(config, layout, state.parameters, batch)
         gradients = jax.lax.with_sharding_constraint(gradients, shardings.parameters)
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         if config.grad_clip is not None:
             shrink = jnp.minimum(1.0, config.grad_clip / (norm + 1e-6))
             gradients = jax.tree.map(lambda gradient: gradient * shrink, gradients)

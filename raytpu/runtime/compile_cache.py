@@ -1,4 +1,4 @@
-"""Compiled programs that outlive the process: JAX's own cache, and a store of ours where that one cannot help.
+"""Compiled programs that outlive the process: JAX's own cache, and a store of ours where that cannot help.
 
 JAX's persistent cache is written by process 0 alone (``jax/_src/compiler.py``, ``_cache_write``). On TPUs the
 other processes read what it wrote. On CPU they never can: the key holds a fingerprint of the topology that
@@ -80,9 +80,9 @@ class CompileCounter:
         self.requests += event == _REQUEST
         self.hits += event == _HIT
 
-    def _add(self, event: str, seconds: float, **_: Any) -> None:
+    def _add(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == _COMPILE_SECONDS:
-            self.compile_s += seconds
+            self.compile_s += duration_secs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class ProgramCache:
     def __init__(self, directory: str | None, mesh: jax.sharding.Mesh) -> None:
         """
         Args:
-            directory: a path or URL; ``None`` turns the cache off.
+            directory: a path or URL, the one given to ``enable_compile_cache``; ``None`` turns the cache off.
             mesh: the devices that programs run on, in their order.
         """
         self._directory, self._mesh = directory, mesh
@@ -143,12 +143,12 @@ class ProgramCache:
         with _jax_cache_hits() as hits:
             compiled = lowered.compile(dict(compiler_options) if compiler_options else None)
         if hits:
-            # Must not be stored: XLA:CPU serialises a deserialised executable without error, but incompletely;
-            # the copy fails when it runs, "Function … not found" (jaxlib 0.10.2, seen).
+            # Must not be stored: XLA:CPU serialises a loaded executable without error, but incompletely; the
+            # copy fails when it runs, "Function … not found" (jaxlib 0.10.2, seen).
             return self._program(name, compiled, started, "hit", warnings)
-        if entry is not None:
-            warnings += _store(entry, name, compiled)
-        kept = jax.config.jax_compilation_cache_dir is not None or (entry is not None and not warnings)
+        unkept = [] if entry is None else _store(entry, name, compiled)
+        warnings += unkept
+        kept = (entry is not None and not unkept) if self._stores else self._directory is not None
         return self._program(name, compiled, started, "miss" if kept else "off", warnings)
 
     def _program(

@@ -62,7 +62,9 @@ def check_jax(assignment: ProcessAssignment, found: JaxFacts) -> None:
         "jax.local_device_count()": (found.local_devices, assignment.local_devices),
         "jax.device_count()": (found.global_devices, assignment.global_devices),
     }
-    wrong = [f"{name} is {is_!r}, expected {should!r}" for name, (is_, should) in pairs.items() if is_ != should]
+    wrong = [
+        f"{name} is {is_!r}, expected {should!r}" for name, (is_, should) in pairs.items() if is_ != should
+    ]
     _raise(assignment, wrong, _hint(assignment, found))
 
 

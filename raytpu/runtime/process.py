@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as futures_wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from raytpu.errors import DeadlineExceeded, HostMismatch
 from raytpu.plan import ProcessAssignment
 from raytpu.runtime.environment import process_environment
 from raytpu.runtime.identity import JaxFacts, check_environment, check_jax, describe
 from raytpu.runtime.roll_call import await_listener, roll_call
+
+T = TypeVar("T")
 
 FATAL_MARGIN_S = 30.0
 """JAX's own wait ends this much after ours, with an abort of the process: time to report our error first."""
@@ -59,26 +65,26 @@ def start_process(
         HostLost: process 0 went away during the roll call.
     """
     end = time.monotonic() + jax_init_s
-    clock = _Phases()
+    seconds: dict[str, float] = {}
     check_environment(assignment, os.environ)
     change = process_environment(assignment, coordinator, os.environ)
     change.apply(os.environ)
-    with clock.phase("import_jax"):
+    with _timed(seconds, "import_jax"):
         _configure_jax(assignment)
         if cache_dir is not None:
             from raytpu.runtime.compile_cache import enable_compile_cache
 
             enable_compile_cache(cache_dir)
-    with clock.phase("roll_call"):
+    with _timed(seconds, "roll_call"):
         roll_call(assignment, coordinator, round(max(end - time.monotonic(), 0.0), 1))
-    with clock.phase("jax_init"):
+    with _timed(seconds, "jax_init"):
         _bounded(
             lambda: _initialize(assignment, coordinator, end, heartbeat_s, stop_s),
             end,
             f"{describe(assignment)} to join JAX at {coordinator}",
             jax_init_s,
         )
-    with clock.phase("devices"):
+    with _timed(seconds, "devices"):
         facts = _bounded(
             lambda: _look_at_devices(assignment),
             end,
@@ -96,7 +102,7 @@ def start_process(
         jax_version=jax.__version__,
         environment=dict(change.set),
         removed=change.remove,
-        seconds=clock.seconds,
+        seconds=seconds,
     )
 
 
@@ -172,47 +178,32 @@ def _look_at_devices(assignment: ProcessAssignment) -> JaxFacts:
     )
 
 
-def _bounded(work: Any, end: float, waited_for: str, deadline_s: float) -> Any:
+def _bounded(work: Callable[[], T], end: float, waited_for: str, deadline_s: float) -> T:
     """The result of ``work``, or DeadlineExceeded while ``work`` goes on in its thread.
 
     JAX's waits are in C++ and cannot be interrupted; the process has to end after the error.
     """
-    outcome: dict[str, Any] = {}
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            outcome["value"] = work()
-        except BaseException as error:
-            outcome["error"] = error
+            outcome.set_result(work())
+        except BaseException as error:  # the thread's boundary: raised again by outcome.result below
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, name="raytpu-start", daemon=True)
-    thread.start()
-    thread.join(max(end - time.monotonic(), 0.0))
-    if thread.is_alive():
+    threading.Thread(target=run, name="raytpu-start", daemon=True).start()
+    done, _ = futures_wait([outcome], timeout=max(end - time.monotonic(), 0.0))
+    if not done:
         raise DeadlineExceeded(
             waited_for,
             deadline_s,
-            hint="all processes answered the roll call before; one has died or hangs since: see the host logs",
+            hint="all answered the roll call before; one has died or hangs since: see the logs of the hosts",
         )
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["value"]
+    return outcome.result()
 
 
-class _Phases:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def phase(self, name: str) -> _Phase:
-        return _Phase(self.seconds, name)
-
-
-class _Phase:
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds[self._name] = time.monotonic() - self._start
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - started

@@ -195,7 +195,9 @@ def _call_in(assignment: ProcessAssignment, coordinator: str, deadline_s: float)
             line = connection.makefile("rb").readline()
         except TimeoutError:
             raise DeadlineExceeded(
-                f"process 0 at {coordinator} to say that all processes have started", deadline_s, ["process 0"]
+                f"process 0 at {coordinator} to say that all processes have started",
+                deadline_s,
+                ["process 0"],
             ) from None
         except OSError:
             line = b""

@@ -79,12 +79,12 @@ def run_attempt(attempt: Attempt) -> Result:
         attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
         attempt.log.write(StateChanged(state="starting hosts"))
         job = attempt.job_for(held.plan)
-        with _hosts(attempt, held, job) as hosts, _preparer(attempt) as preparer:
+        with _hosts(held, job) as hosts, _preparer(attempt) as preparer:
             return _train(attempt, held, hosts, _Background(attempt, job, hosts, preparer))
 
 
 @contextmanager
-def _hosts(attempt: Attempt, held: HeldGang, job: TrainJob) -> Iterator[tuple[Host, ...]]:
+def _hosts(held: HeldGang, job: TrainJob) -> Iterator[tuple[Host, ...]]:
     def arguments(assignment: ProcessAssignment) -> dict[str, Any]:
         return {"assignment": assignment, "job": job}
 
@@ -215,6 +215,7 @@ class _Background:
             deadline_s=deadlines.jax_init_s,
             alive=self._alive,
         )
+        self._attempt.log.write(StateChanged(state="running"))
 
     def _provide(self) -> None:
         assert self._preparer is not None

@@ -88,7 +88,7 @@ class TrainContext:
         return Program(function, options, cache=self._programs, log=self._log, pause=self._record.pause)
 
     def restore(self, state: Any) -> Any:
-        """The state of the newest durable checkpoint, laid out as ``state`` is; or ``state`` if there is none.
+        """The state of the newest durable checkpoint, laid out as ``state``; or ``state`` itself.
 
         Call it before ``batches("train")``, which then begins with the very next batch. Collective.
 
@@ -182,7 +182,7 @@ class TrainContext:
             self._log.write(SampleWritten(text=text))
 
     def finish(self) -> None:
-        """Wait until the last save is durable and stop the streams. Called after the train function. Collective.
+        """Wait until the last save is durable. Called after the train function. Collective.
 
         Raises:
             SaveFailed: the last save failed: a run whose last checkpoint is stale has not succeeded.

@@ -59,8 +59,8 @@ def cause_of(
         return ProgramFailed(f"{hosts[rank]}: {type(error).__name__}: {error}")
     if failures:
         rank, error = min(failures.items())
+        names = ", ".join(hosts[rank] for rank in sorted(failures))
         return HostLost(
-            f"a collective failed on {', '.join(hosts[rank] for rank in sorted(failures))}, and no host of the "
-            f"gang is known to have died; first: {error}"
+            f"a collective failed on {names}, and no host of the gang is known to have died; first: {error}"
         )
     return ProgramFailed("the run ended without a result and without an error")

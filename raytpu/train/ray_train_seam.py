@@ -12,7 +12,7 @@ controller exists. What joins the two:
 ``WorkerGroup._create_workers``                adopts the gang's actors, rank = process index of the plan
 ``TrainController.worker_group_cls``           a class attribute: names the worker group above
 ``DataParallelTrainer._initialize_and_run_…``  starts that controller and watches it while it runs
-``DataParallelTrainer._create_default_…``      without the cleaner that would remove the gang's placement group
+``DataParallelTrainer._create_default_…``      without the cleaner that would remove the gang's group
 ``RayTrainWorker``                             base of the adopted actors
 =============================================  ======================================================
 
@@ -204,7 +204,7 @@ def gang_trainer(
 
 
 def run_on_this_host(program: Any) -> Any:
-    """What Ray Train calls on each worker: the host process runs ``program`` and reports through Ray Train."""
+    """What Ray Train calls on each worker: the host process runs ``program``."""
     return this_process().run(program, _announce)
 
 

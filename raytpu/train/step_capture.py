@@ -70,7 +70,7 @@ def capture_step(
     step = context.last_call
     if step is None:
         raise EntrypointError(
-            f"{function.__qualname__} reported no step made by a program of context.jit, so there is no step to take"
+            f"{function.__qualname__} reported no step made by a program of context.jit"
         )
     return step
 
@@ -137,7 +137,7 @@ class _CaptureContext:
         while True:
             yield {"tokens": rows, "targets": rows}
 
-    def report(self, step: int, metrics: Mapping[str, Any], state: Any = None) -> None:
+    def report(self, *_: Any, **__: Any) -> None:
         raise _Reported
 
     @contextmanager

@@ -81,8 +81,8 @@ class StepRecord:
         """See ``TrainContext.report``."""
         if step != self._step + 1:
             raise SpecError(
-                f"context.report was given step {step} after step {self._step}; steps are reported one by one, "
-                "beginning with context.start_step + 1"
+                f"context.report was given step {step} after step {self._step}; steps are reported one by "
+                "one, beginning with context.start_step + 1"
             )
         self._step = step
         if self._store is not None:

@@ -58,9 +58,7 @@ def drive_raytpu(address: str, config: dict[str, Any], root: str, slices: int) -
         raytpu_loop,
         train_loop_config=config,
         slices=Slices(**SLICE, count=slices),
-        mesh=Mesh(dcn={"replica": slices}, ici={"fsdp": 16})
-        if slices > 1
-        else Mesh(ici={"replica": 1, "fsdp": 16}),
+        mesh=Mesh(dcn={"replica": slices}, ici={"fsdp": 16}),
         run_config=RunConfig(name=f"raytpu-{time.time()}".replace(".", "-"), storage_path=root),
         python_path=(str(REPOSITORY),),
         compile_cache=config["cache"],
@@ -72,16 +70,9 @@ def first_step_s(who: str, address: str, config: dict[str, Any], root: Path, sli
     began = time.time()
     subprocess.run(
         [
-            sys.executable,
-            "-m",
-            "tests.bench.bench_start_up",
-            "--drive",
-            who,
-            address,
-            json.dumps(config),
-            str(root),
-        ]
-        + [str(slices)],
+            *(sys.executable, "-m", "tests.bench.bench_start_up", "--drive"),
+            *(who, address, json.dumps(config), str(root), str(slices)),
+        ],
         check=True,
         timeout=300,
         cwd=REPOSITORY,

@@ -31,7 +31,7 @@ def _note(path: str, name: str, **facts: Any) -> None:
 
 
 def loop(config: Mapping[str, Any], mesh: Any, batch_axes: tuple[str, ...], jit: Callable[..., Any]) -> None:
-    """Train ``config["steps"]`` steps and note when each was done, seconds since 1970, in ``config["notes"]``."""
+    """Train ``config["steps"]`` steps and note in ``config["notes"]`` when each was done."""
     import jax
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec

@@ -63,7 +63,14 @@ def spawn(
 ) -> subprocess.Popen[str]:
     """One host process; ``program`` sees ``index``, ``coordinator``, ``given``, ``start`` and ``answer``."""
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(index), coordinator, json.dumps(given)],
+        [
+            sys.executable,
+            "-c",
+            PRELUDE + textwrap.dedent(program),
+            str(index),
+            coordinator,
+            json.dumps(given),
+        ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {}),
         stdout=output,

@@ -35,7 +35,7 @@ def test_devices_of_an_unplanned_process_are_refused():
 
 
 def test_devices_of_one_slice_share_their_dcn_coordinates():
-    """On CPU every device says slice 0, and a process is a host: JAX's own grouping puts hosts on DCN axes."""
+    """On CPU every device says slice 0 and a process is a host: JAX's grouping puts hosts on DCN axes."""
     program = """
     me, _ = start(slices=2, hosts=2, devices=4)
     from raytpu.runtime import device_mesh, slice_of_process, stop_process

@@ -43,9 +43,7 @@ def test_processes_come_up_in_the_plans_order_with_the_plans_devices_and_environ
 
     removed = ["JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "MEGASCALE_OLD"]
     phases = ["devices", "import_jax", "jax_init", "roll_call"]
-    assert answers == [
-        [index, "cpu", 2, 4, str(index), "2", False, removed, phases] for index in range(2)
-    ]
+    assert answers == [[index, "cpu", 2, 4, str(index), "2", False, removed, phases] for index in range(2)]
 
 
 def test_a_process_that_never_starts_is_named_by_those_that_did():
@@ -104,9 +102,7 @@ def test_a_tpu_plan_never_falls_back_to_cpu():
 def test_a_process_in_which_jax_was_used_before_is_refused():
     """Its platform and device count are fixed, whatever the plan says."""
     given = {"slices": 1, "hosts": 1}
-    [[kind, message]] = answers_of(
-        run_hosts(START_AND_TELL_THE_ERROR, 1, start=given, use_jax_first=True)
-    )
+    [[kind, message]] = answers_of(run_hosts(START_AND_TELL_THE_ERROR, 1, start=given, use_jax_first=True))
 
     assert kind == "HostMismatch"
     assert "JAX was used before start_process" in message

@@ -96,13 +96,16 @@ def test_a_process_that_came_and_died_is_missing():
     """It had started; counted as present, everybody would enter JAX and wait there for it."""
     coordinator = f"127.0.0.1:{free_port()}"
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(roll_call, assignment(0, slices=1), coordinator, 1.0)
+        waiting = pool.submit(roll_call, assignment(0, slices=3, hosts=1), coordinator, 1.0)
         with until_connected(coordinator) as dying:
-            dying.sendall(b'{"index": 1, "count": 2, "host": "slice-0/1"}\n')
+            dying.sendall(b'{"index": 1, "count": 3, "host": "slice-1/0"}\n')
         error = waiting.exception(timeout=20)
 
     assert isinstance(error, DeadlineExceeded)
-    assert error.late == ("process 1 (slice 0 of the plan, host 1)",)
+    assert error.late == (
+        "process 1 (slice 1 of the plan, host 0)",
+        "process 2 (slice 2 of the plan, host 0)",
+    )
 
 
 def test_the_death_of_process_zero_ends_the_wait_of_the_others():

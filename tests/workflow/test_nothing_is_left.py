@@ -85,7 +85,7 @@ def test_after_one_host_process_is_killed(story: Story):
 
 
 def test_after_one_raylet_is_killed(story: Story):
-    """A machine that is gone takes its raylet along; its slice is whole again when a host comes in its place."""
+    """A machine that is gone takes its raylet along; its slice is whole again when one comes back."""
     driver = start_and_wait(story, "no-raylet")
     pids = host_pids(story, "no-raylet")
     since = time.monotonic()

@@ -1,0 +1,99 @@
+"""``JaxTrainer``: a step up from Ray's, with the same loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.train import RunConfig, ScalingConfig
+
+from raytpu import Checkpoint, JaxTrainer, Mesh, Slices, simulate
+
+pytestmark = pytest.mark.local_ray
+
+SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
+
+
+@pytest.fixture(scope="module")
+def slices() -> Iterator[None]:
+    """Two slices of two hosts, and this process a driver on them."""
+    with simulate(SLICES) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+def stock_loop(config: dict[str, Any]) -> list[Any]:
+    """As for ``ray.train.v2.jax.JaxTrainer``: it knows nothing of raytpu."""
+    import jax
+    import jax.numpy as jnp
+
+    devices = jax.device_count()
+    context = ray.train.get_context()
+    here = (
+        context.get_world_rank(),
+        jax.process_index(),
+        os.environ["TPU_NAME"],
+        os.environ["TPU_WORKER_ID"],
+    )
+    total = float(jax.jit(jnp.sum)(jnp.arange(config["count"])))
+    ray.train.report({"devices": devices, "total": total})
+    return [*here]
+
+
+def test_a_loop_written_for_rays_trainer_runs_unchanged(slices: None, tmp_path: Path):
+    """Trying raytpu must not cost a rewrite."""
+    result = JaxTrainer(
+        stock_loop,
+        train_loop_config={"count": 5},
+        scaling_config=ScalingConfig(
+            use_tpu=True,
+            topology="2x4",
+            accelerator_type="TPU-V6E",
+            num_workers=4,
+            resources_per_worker={"TPU": 4},
+        ),
+        run_config=RunConfig(name="stock-loop", storage_path=str(tmp_path)),
+    ).fit()
+    assert result.error is None
+    assert result.return_value == [0, 0, "slice-0", "0"]
+
+
+def native_loop(context: Any, config: dict[str, Any]) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    sharding = NamedSharding(context.mesh, PartitionSpec(("replica", "fsdp")))
+    state = context.jit(lambda: jnp.zeros(16), out_shardings=sharding)()
+    state = context.restore(state)
+    add = context.jit(lambda state: (state + 1, state.sum()), donate_argnums=0)
+    for step in range(context.start_step + 1, config["steps"] + 1):
+        state, total = add(state)
+        context.report(step, {"total": total}, state)
+    assert jax.process_count() == 4
+
+
+def test_a_native_loop_saves_and_goes_on_and_rays_result_shows_the_checkpoint(slices: None, tmp_path: Path):
+    """Ray's dashboards and callbacks live on its Result."""
+
+    def fit(steps: int) -> Any:
+        return JaxTrainer(
+            native_loop,
+            train_loop_config={"steps": steps},
+            slices=SLICES,
+            mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+            checkpoint=Checkpoint(path=str(tmp_path), every_steps=2, keep=2),
+            run_config=RunConfig(name="native"),
+        ).fit()
+
+    first = fit(4)
+    assert first.metrics["total"] == 16 * 3
+    assert first.metrics["step"] == 4
+    assert first.checkpoint.path.endswith("checkpoints/4")
+    second = fit(6)
+    assert second.metrics["total"] == 16 * 5
