@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 import traceback
 
@@ -21,17 +22,20 @@ _LOOK_S = 0.25
 """Pause between two looks at the keeper and at the raylet."""
 
 
-def run(plan: SimulationPlan, node: NodePlan, connection: socket.socket) -> None:
+def run(plan: SimulationPlan, node: NodePlan, connection: socket.socket, keeper_pid: int) -> None:
     """Never returns: the forked process ends here."""
     code = 1
     try:
-        keeper_pid = os.getppid()
         _become_a_host(plan, node, connection)
         channel = Channel(connection)
+        # A thread, because starting a Ray node blocks for up to half a minute.
+        threading.Thread(target=_watch_keeper, args=(plan, node, keeper_pid), daemon=True).start()
         try:
-            code = _serve(plan, node, channel, keeper_pid)
+            code = _serve(node, channel)
         except Exception as error:  # process boundary: the keeper tells the owner, the log has it all
             traceback.print_exc()
+            if os.getppid() != keeper_pid:
+                signal.pause()  # as below: clearing away is in hand
             channel.send({"event": "failed", "reason": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(code)
@@ -39,7 +43,7 @@ def run(plan: SimulationPlan, node: NodePlan, connection: socket.socket) -> None
 
 def _become_a_host(plan: SimulationPlan, node: NodePlan, connection: socket.socket) -> None:
     os.setsid()
-    os.makedirs(node.directory, exist_ok=True)
+    os.mkdir(node.directory)
     log = os.open(log_path(plan, node.label), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -58,12 +62,17 @@ def _become_a_host(plan: SimulationPlan, node: NodePlan, connection: socket.sock
     random.seed()  # a forked process repeats its parent's numbers, and Ray draws ports from them
 
 
-def _serve(plan: SimulationPlan, node: NodePlan, channel: Channel, keeper_pid: int) -> int:
+def _watch_keeper(plan: SimulationPlan, node: NodePlan, keeper_pid: int) -> None:
+    while os.getppid() == keeper_pid:
+        time.sleep(_LOOK_S)
+    _clear_away_without_keeper(plan, node)
+    os._exit(1)
+
+
+def _serve(node: NodePlan, channel: Channel) -> int:
     ray_process = ray_node.RayNode(node)
     resource = None if node.label == HEAD else "TPU"
     while not ray_process.is_alive_with(resource):
-        if os.getppid() != keeper_pid:
-            return _keeper_is_gone(plan, node)
         time.sleep(0.05)
     channel.send(
         {
@@ -79,9 +88,9 @@ def _serve(plan: SimulationPlan, node: NodePlan, channel: Channel, keeper_pid: i
             messages = channel.receive()
         except TimeoutError:
             messages = []
-        if messages is None or os.getppid() != keeper_pid:
-            return _keeper_is_gone(plan, node)
-        for message in messages:
+        if messages is None:
+            signal.pause()  # the keeper is gone, and the thread that watches it ends this process
+        for message in messages or ():
             channel.send(_obey(ray_process, message))
         ended = ray_process.ended_processes()
         if ended:
@@ -96,16 +105,17 @@ def _obey(ray_process: ray_node.RayNode, message: Message) -> Message:
     raise ValueError(f"a host knows no operation {message['op']!r}")
 
 
-def _keeper_is_gone(plan: SimulationPlan, node: NodePlan) -> int:
+def _clear_away_without_keeper(plan: SimulationPlan, node: NodePlan) -> None:
     """The keeper was killed: each host clears itself away, the head everything that is left."""
+    process_sweep.kill_marked(node.marker)
     if node.label != HEAD:
-        process_sweep.kill_marked(node.marker)
-        return 1
+        return
+    # Each host notices within one look; until then it may still write below the directory.
+    time.sleep(4 * _LOOK_S)
     process_sweep.kill_marked(f"{plan.sim_id}/")
     process_sweep.remove_directory(plan.directory)
     if plan.record_path is not None:
         simulation_record.forget(plan.record_path, plan.sim_id)
-    return 1
 
 
 def log_path(plan: SimulationPlan, label: str) -> str:

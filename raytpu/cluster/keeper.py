@@ -164,9 +164,10 @@ class Keeper:
 
     def _fork(self, node: SimulatedNode, plan: NodePlan) -> None:
         here, there = socket.socketpair()
+        keeper_pid = os.getpid()  # taken here: a child whose parent has just died would ask too late
         pid = os.fork()
         if pid == 0:
-            host_process.run(self._plan, plan, there)
+            host_process.run(self._plan, plan, there, keeper_pid)
         there.close()
         channel = Channel(here)
         node.pid, node.channel, node.state, node.marker = pid, channel, STARTING, plan.marker

@@ -79,8 +79,12 @@ def process_lives(pid: int, created_s: float) -> bool:
 
 def remove_directory(path: str) -> bool:
     """Remove a simulation's directory, already gone or not; ``False`` when something of it stays."""
-    shutil.rmtree(path, ignore_errors=True)
-    return not os.path.exists(path)
+    for _ in range(20):
+        shutil.rmtree(path, ignore_errors=True)  # what fails is tried again, and told
+        if not os.path.exists(path):
+            return True
+        time.sleep(0.1)  # something was still being written there
+    return False
 
 
 _STANDING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_TRACING_STOP)

@@ -102,7 +102,7 @@ def rotary_angles(positions: jax.Array, head_width: int, base: float) -> jax.Arr
 
 
 def rotate(heads: jax.Array, angles: jax.Array) -> jax.Array:
-    """Rotate the pairs (i, i + head_width/2) of ``[..., length, head_width]``, as Transformers' Llama does."""
+    """Rotate the pairs (i, i + head_width/2) of ``[..., length, head_width]``, as Llama in Transformers."""
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

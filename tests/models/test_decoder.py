@@ -136,13 +136,14 @@ def test_initial_parameters_do_not_depend_on_the_mesh() -> None:
 
 def test_initial_parameters_have_the_deviations_of_gpt2() -> None:
     """Residual branches are scaled by depth, or deep models start with a growing residual stream."""
-    config = tiny(layers=8, width=128)
+    config = tiny(layers=8, width=192)
     parameters = fresh(config, one_device())
 
     feed_forward = parameters["blocks"]["feed_forward"]
-    assert np.std(parameters["tokens"]) == pytest.approx(0.02, rel=0.03)
-    assert np.std(feed_forward["project_in"]) == pytest.approx(0.02, rel=0.03)
-    assert np.std(feed_forward["project_out"]) == pytest.approx(0.02 / 4, rel=0.03)
+    # GPT-2's 0.02 at width 768 is 0.04 at width 192; 8 layers make the residual branches 1/4 of it.
+    assert np.std(parameters["tokens"]) == pytest.approx(0.04, rel=0.03)
+    assert np.std(feed_forward["project_in"]) == pytest.approx(0.04, rel=0.03)
+    assert np.std(feed_forward["project_out"]) == pytest.approx(0.01, rel=0.03)
     assert not feed_forward["bias_in"].any()
     assert (parameters["norm"]["scale"] == 1).all()
     assert not np.array_equal(feed_forward["project_in"][0], feed_forward["project_in"][1])
