@@ -13,8 +13,8 @@ from raytpu.recipes.pretrain_config import PretrainConfig as PretrainConfig
 if TYPE_CHECKING:
     import jax
 
+    from raytpu import TrainContext
     from raytpu.models.layout import Layout
-    from raytpu.train.context import TrainContext
 
 __all__ = ["PretrainConfig", "train"]
 

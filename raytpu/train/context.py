@@ -188,10 +188,14 @@ class TrainContext:
             SaveFailed: the last save failed: a run whose last checkpoint is stale has not succeeded.
         """
         self._record.finish()
+        if self._store is not None:
+            self._store.close(self._job.deadlines.checkpoint_s)
 
     def close(self) -> None:
-        """Stop the threads of all streams and of the checkpoint store. Safe after any failure."""
+        """Stop the threads of all streams; safe after any failure.
+
+        A save that is under way is not waited for: it may wait for a peer that is gone, and the error that
+        ended the train function must get out.
+        """
         for stream in self._streams:
             stream.close()
-        if self._store is not None:
-            self._store.close()

@@ -39,6 +39,7 @@ class Program:
             )
         self.name = _name(function)
         self._jitted = jax.jit(function, **options)
+        self._compiler_options = options.get("compiler_options")
         self._cache, self._log, self._pause = cache, log, pause
         self._compiled: dict[Signature, Callable[..., Any]] = {}
 
@@ -51,7 +52,7 @@ class Program:
         compiled = self._compiled.get(signature)
         if compiled is None:
             with self._pause():  # compiling is not part of a step's time
-                program = self._cache.compile(self.lower(*args, **kwargs), self.name)
+                program = self._cache.compile(self.lower(*args, **kwargs), self.name, self._compiler_options)
             self._log.write(ProgramCompiled(name=self.name, seconds=program.seconds, cache=program.cache))
             compiled = self._compiled[signature] = program.compiled
         return compiled(*args, **kwargs)

@@ -69,9 +69,7 @@ def capture_step(
         ) from error
     step = context.last_call
     if step is None:
-        raise EntrypointError(
-            f"{function.__qualname__} reported no step made by a program of context.jit"
-        )
+        raise EntrypointError(f"{function.__qualname__} reported no step made by a program of context.jit")
     return step
 
 

@@ -1,4 +1,4 @@
-"""Bad files: one clear message, exit code 2, no traceback, nothing left behind, and no cluster is brought up."""
+"""Bad files: one clear message, exit code 2, no traceback, nothing left behind, no cluster brought up."""
 
 from __future__ import annotations
 

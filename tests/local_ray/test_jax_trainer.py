@@ -18,7 +18,7 @@ pytestmark = pytest.mark.local_ray
 SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def slices() -> Iterator[None]:
     """Two slices of two hosts, and this process a driver on them."""
     with simulate(SLICES) as cluster:
@@ -45,7 +45,7 @@ def stock_loop(config: dict[str, Any]) -> list[Any]:
     return [*here]
 
 
-def test_a_loop_written_for_rays_trainer_runs_unchanged(slices: None, tmp_path: Path):
+def test_a_loop_written_for_rays_trainer_runs_unchanged(tmp_path: Path):
     """Trying raytpu must not cost a rewrite."""
     result = JaxTrainer(
         stock_loop,
@@ -78,7 +78,7 @@ def native_loop(context: Any, config: dict[str, Any]) -> None:
     assert jax.process_count() == 4
 
 
-def test_a_native_loop_saves_and_goes_on_and_rays_result_shows_the_checkpoint(slices: None, tmp_path: Path):
+def test_a_native_loop_saves_and_goes_on_and_rays_result_shows_the_checkpoint(tmp_path: Path):
     """Ray's dashboards and callbacks live on its Result."""
 
     def fit(steps: int) -> Any:
