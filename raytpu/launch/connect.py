@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from raytpu.errors import DeadlineExceeded, SpecError, WrongRequest
+from raytpu.errors import Refused, SpecError, WrongRequest
 from raytpu.spec import Slices
 
 NAMESPACE = "raytpu"
@@ -20,14 +20,15 @@ def connected(on: str, slices: Slices | None, *, home: str, environment: Mapping
 
     Args:
         on: ``sim`` for simulated slices of this command alone, ``sim:NAME`` for those of ``raytpu sim up``,
-            ``auto`` for RAY_ADDRESS or else the only simulation that is up, or ``HOST:PORT``.
+            ``auto`` for RAY_ADDRESS, else the only simulation that is up, else the cluster that this machine
+            is a node of; or ``HOST:PORT``.
         slices: what an embedded simulation brings up.
         home: raytpu's folder, where running simulations are recorded.
         environment: of this process; ``RAY_ADDRESS`` is looked up in it.
 
     Raises:
         WrongRequest: no such cluster.
-        DeadlineExceeded: the cluster does not answer.
+        Refused: the cluster does not answer.
     """
     if on == "sim":
         if slices is None:
@@ -46,7 +47,7 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
     """Address of the running cluster that ``on`` means, never of one to be brought up.
 
     Raises:
-        WrongRequest: there is none.
+        WrongRequest: there is no such simulation, or several are meant.
     """
     from raytpu.cluster import named_simulations
 
@@ -70,10 +71,7 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
         return next(iter(simulations.values()))
     if simulations:
         raise WrongRequest(f"--on auto: several simulations are up, name one of them: {known}")
-    raise WrongRequest(
-        "--on auto: RAY_ADDRESS is not set and no simulation is up; "
-        "start one with `raytpu sim up FILE`, or use --on sim or --on HOST:PORT"
-    )
+    return "auto"  # Ray's own word for the cluster that this machine is a node of
 
 
 @contextmanager
@@ -84,8 +82,14 @@ def _driver(address: str) -> Iterator[None]:
         # The record has every host's lines with slice and host; Ray's own copy of them would drop repeats.
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
-        raise DeadlineExceeded(
-            f"the Ray cluster at {address}", 0, hint=f"is it running, and is this machine part of it? {error}"
+        if address == "auto":
+            raise WrongRequest(
+                "--on auto: RAY_ADDRESS is not set, no simulation is up, and no Ray node runs here\n"
+                "  start slices with `raytpu sim up FILE`, or use --on sim or --on HOST:PORT"
+            ) from error
+        raise Refused(
+            f"the Ray cluster at {address} does not answer; is it up, and is this machine one of its nodes?\n"
+            f"  Ray says: {str(error).splitlines()[0]}"
         ) from error
     try:
         yield

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raytpu.checkpoint import CheckpointStore
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
 from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
@@ -18,6 +17,9 @@ from raytpu.runtime import ProgramCache
 from raytpu.train.job import TrainJob
 from raytpu.train.programs import Program
 from raytpu.train.step_record import Announce, StepRecord
+
+if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
+    from raytpu.checkpoint import CheckpointStore
 
 
 class TrainContext:

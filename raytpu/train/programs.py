@@ -73,5 +73,15 @@ def _signature(arguments: Any) -> Signature:
 
 def _leaf_signature(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
-        return (leaf.shape, leaf.dtype, leaf.sharding)
+        return (leaf.shape, leaf.dtype, _layout(leaf.sharding))
     return (type(leaf), getattr(leaf, "shape", ()), getattr(leaf, "dtype", None))
+
+
+def _layout(sharding: jax.sharding.Sharding) -> Any:
+    """A sharding by its meaning: XLA spells the spec of an output otherwise than its input's was spelt."""
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding
+    axes = [axis if isinstance(axis, tuple) else (axis,) for axis in sharding.spec]
+    while axes and axes[-1] in ((None,), ()):
+        axes.pop()
+    return (sharding.mesh, tuple(axes), sharding.memory_kind)

@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from raytpu.checkpoint import CheckpointStore
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
 from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFinished
 from raytpu.record.storage import join_url
 from raytpu.train.job import TrainJob
+
+if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
+    from raytpu.checkpoint import CheckpointStore
 
 Announce = Callable[[str, int, Mapping[str, float]], None]
 """Tells Ray Train that a checkpoint is durable: path, step, metrics. Collective."""

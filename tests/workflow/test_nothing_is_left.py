@@ -19,6 +19,7 @@ pytestmark = pytest.mark.workflow
 
 LONG = ("train.config.steps=100000", "checkpoint.every_steps=5")
 FREE_DEADLINE_S = 30
+TOTAL_CHIPS = 16
 
 
 def host_pids(story: Story, name: str) -> dict[str, int]:
@@ -26,18 +27,16 @@ def host_pids(story: Story, name: str) -> dict[str, int]:
     return {event.host: event.pid for event in ready}
 
 
-def free_chips(story: Story) -> dict[str, float]:
-    """Chips that Ray has free and has in all, asked by a driver of its own."""
+def free_chips(story: Story) -> float:
+    """Chips that Ray has free, asked by a driver of its own."""
     code = (
-        "import json, ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
-        "print(json.dumps([ray.available_resources().get('TPU', 0), ray.cluster_resources().get('TPU', 0)]))"
+        "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR');"
+        "print(ray.available_resources().get('TPU', 0))"
     )
-    address = find(story.simulation, story.home).address
-    done = subprocess.run(
-        [sys.executable, "-c", code, address], capture_output=True, text=True, check=True, timeout=60
-    )
-    free, total = eval(done.stdout.strip().splitlines()[-1])
-    return {"free": free, "total": total}
+    with find(story.simulation, story.home) as cluster:
+        command = [sys.executable, "-c", code, cluster.address]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return float(done.stdout.split()[-1])
 
 
 def start_and_wait(story: Story, name: str) -> subprocess.Popen[str]:
@@ -46,13 +45,17 @@ def start_and_wait(story: Story, name: str) -> subprocess.Popen[str]:
     return driver
 
 
-def assert_free_and_resumable(story: Story, name: str, pids: dict[str, int], since: float) -> None:
+def assert_free(story: Story, pids: dict[str, int], since: float) -> None:
     wait_for(
         "every process of the run to be gone",
         lambda: not any(psutil.pid_exists(pid) for pid in pids.values()) and not processes_of(story),
         deadline_s=FREE_DEADLINE_S - (time.monotonic() - since),
     )
-    wait_for("all chips to be free", lambda: free_chips(story)["free"] == 16, deadline_s=FREE_DEADLINE_S)
+    wait_for("all chips to be free", lambda: free_chips(story) == TOTAL_CHIPS, deadline_s=FREE_DEADLINE_S)
+
+
+def assert_free_and_resumable(story: Story, name: str, pids: dict[str, int], since: float) -> None:
+    assert_free(story, pids, since)
     last = max(story.losses(name))
     again = story.raytpu(
         *story.run_arguments(name, f"train.config.steps={last + 3}", "checkpoint.every_steps=5")
@@ -89,12 +92,12 @@ def test_after_one_raylet_is_killed(story: Story):
     driver = start_and_wait(story, "no-raylet")
     pids = host_pids(story, "no-raylet")
     since = time.monotonic()
-    cluster = find(story.simulation, story.home)
-    cluster.lose_host("slice-1", 1)
-    _, err = driver.communicate(timeout=90)
-    assert driver.returncode == 4, err
-    assert "slice-1/1" in err
-    cluster.add_host("slice-1", 1)
+    with find(story.simulation, story.home) as cluster:
+        cluster.lose_host("slice-1", 1)
+        _, err = driver.communicate(timeout=90)
+        assert driver.returncode == 4, err
+        assert "slice-1/1" in err
+        cluster.add_host("slice-1", 1)
     assert_free_and_resumable(story, "no-raylet", pids, since)
 
 
@@ -106,7 +109,7 @@ def test_after_ctrl_c(story: Story):
     driver.send_signal(signal.SIGINT)
     _, err = driver.communicate(timeout=30)
     assert driver.returncode == 130, err
-    assert_free_and_resumable(story, "interrupted", pids, since)
+    assert_free(story, pids, since)
 
 
 def test_a_detached_run_is_found_by_name_and_stopped(story: Story):
@@ -125,4 +128,4 @@ def test_a_detached_run_is_found_by_name_and_stopped(story: Story):
     stopped = story.raytpu("stop", "afar")
     assert stopped.code == 0, stopped.err
     assert "stopped" in story.raytpu("status", "afar").out
-    assert_free_and_resumable(story, "afar", pids, since)
+    assert_free(story, pids, since)

@@ -1,0 +1,116 @@
+"""Whole slices, all or none, by name; and calls to all hosts that name the late."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+import ray
+
+from raytpu import Slices, simulate
+from raytpu.cluster import ray_inventory
+from raytpu.errors import DeadlineExceeded, HostLost, Unplaceable
+from raytpu.gang import call_hosts, hold_slices, start_hosts
+
+pytestmark = pytest.mark.local_ray
+
+
+def slices(count: int) -> Slices:
+    return Slices(generation="v6e", topology="2x4", chips_per_host=4, count=count)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    with simulate(slices(2)) as simulated:
+        ray.init(address=simulated.address, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+def free_chips() -> int:
+    return sum(host.chips_free for state in ray_inventory().slices for host in state.hosts)
+
+
+def wait_until_free() -> None:
+    until = time.monotonic() + 20
+    while free_chips() != 16 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert free_chips() == 16
+
+
+class Process:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def who(self) -> tuple[int, str, str]:
+        return self.index, os.environ["TPU_NAME"], os.environ["TPU_WORKER_ID"]
+
+    def late(self) -> None:
+        time.sleep(60 if self.index == 2 else 0)
+
+    def end(self) -> None:
+        if self.index == 3:
+            os._exit(1)
+
+
+def test_two_jobs_that_each_want_all_slices_take_turns():
+    """Stock Ray gave each of them half, and both timed out: 0 of 10 jobs placed."""
+    with hold_slices(slices(2), owner="first", deadline_s=20, inventory=ray_inventory) as held:
+        assert [planned.name for planned in held.plan.slices] == ["slice-0", "slice-1"]
+        assert free_chips() == 0
+        reasons: list[Unplaceable] = []
+        with (
+            pytest.raises(Unplaceable, match="slice-0: host 0 has 0 of 4 chips free"),
+            hold_slices(
+                slices(2), owner="second", deadline_s=1, inventory=ray_inventory, waiting=reasons.append
+            ),
+        ):
+            pass
+        assert len(reasons) == 1, "told once why it waits"
+    wait_until_free()
+    with hold_slices(slices(2), owner="second", deadline_s=20, inventory=ray_inventory):
+        assert free_chips() == 0
+    wait_until_free()
+
+
+def test_what_the_cluster_can_never_give_is_refused_at_once():
+    """Waiting for a third slice of two helps nobody."""
+    began = time.monotonic()
+    with (
+        pytest.raises(Unplaceable, match="3 are wanted"),
+        hold_slices(slices(3), owner="greedy", deadline_s=60, inventory=ray_inventory),
+    ):
+        pass
+    assert time.monotonic() - began < 10
+
+
+def test_a_body_that_raises_leaves_nothing_held():
+    """A held slice that nobody holds is the costliest leak."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        hold_slices(slices(1), owner="raises", deadline_s=20, inventory=ray_inventory),
+    ):
+        raise ZeroDivisionError
+    wait_until_free()
+
+
+def test_processes_start_in_the_order_of_the_hardware_and_late_or_lost_hosts_are_named():
+    """Stock Ray gave a different permutation of ranks in each of three runs."""
+    with hold_slices(slices(2), owner="order", deadline_s=20, inventory=ray_inventory) as held:
+        hosts = start_hosts(held, Process, lambda assignment: {"index": assignment.process_index})
+        who = call_hosts(hosts, "who", waited_for="an answer", deadline_s=60)
+        assert who == [
+            (0, "slice-0", "0"),
+            (1, "slice-0", "1"),
+            (2, "slice-1", "0"),
+            (3, "slice-1", "1"),
+        ]
+        with pytest.raises(DeadlineExceeded, match=r"for a nap; late: slice-1/0$"):
+            call_hosts(hosts, "late", waited_for="a nap", deadline_s=1)
+        with pytest.raises(HostLost, match="lost slice-1/1 while waiting for the end"):
+            call_hosts(hosts[3:], "end", waited_for="the end", deadline_s=30)
+        for host in hosts:
+            ray.kill(host.actor)
+    wait_until_free()
