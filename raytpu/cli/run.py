@@ -68,21 +68,27 @@ def _run_attached(workload: Workload, options: RunOptions, output: str) -> None:
     from raytpu.errors import RunFailed
     from raytpu.launch.run import run as run_workload
     from raytpu.launch.run import run_directory
-    from raytpu.plan import explain_plan, imagined_inventory, plan_workload
+    from raytpu.plan import WorkloadPlan, explain_plan
+
+    def show_plan(planned: WorkloadPlan) -> None:
+        typer.echo(explain_plan(planned), err=True, nl=False)
 
     if options.on == "sim":
-        planned = plan_workload(workload, imagined_inventory(workload.slices))
-        typer.echo(explain_plan(planned), err=True, nl=False)
         typer.echo("bringing up simulated slices …", err=True)
     directory = run_directory(workload, fresh=options.fresh)
     steps = workload.train.config.get("steps")
     with RunProgress(steps=steps if isinstance(steps, int) else None) as progress:
         try:
-            run_workload(workload, replace(options, progress=progress.show))
+            finished = run_workload(workload, replace(options, planned=show_plan, progress=progress.show))
         except (RunFailed, KeyboardInterrupt):
             progress.close()
             _summarise(directory, output="text", err=True)
             raise
+    if finished.result is None:
+        typer.echo(
+            f"{workload.name} is finished already; raise train.config.steps to go on, or use --fresh",
+            err=True,
+        )
     _summarise(directory, output=output, err=False)
 
 

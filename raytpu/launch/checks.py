@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raytpu.errors import RaytpuError, WrongRequest
-from raytpu.record import RunDirectory
+from raytpu.record import RunDirectory, check_free
 from raytpu.spec import Workload
 
 
@@ -14,9 +14,10 @@ def check_request(workload: Workload, directory: RunDirectory) -> None:
 
     Raises:
         WrongRequest: what is wrong; all of it at once.
+        RunIsLive: another driver has the run.
     """
     checks: list[Callable[[], None]] = [
-        lambda: _check_program(workload),
+        lambda: check_program(workload),
         lambda: _check_data(workload),
         directory.check_writable,
     ]
@@ -30,9 +31,16 @@ def check_request(workload: Workload, directory: RunDirectory) -> None:
         raise problems[0]
     if problems:
         raise WrongRequest("\n".join(str(problem) for problem in problems))
+    check_free(directory)
 
 
-def _check_program(workload: Workload) -> None:
+def check_program(workload: Workload) -> None:
+    """Look at the train function and its config alone.
+
+    Raises:
+        EntrypointError: there is no such function, or it takes something else.
+        WorkloadInvalid: ``train.config`` is not what the function asks for.
+    """
     from raytpu.train.entrypoint import bind, load_entrypoint
 
     bind(load_entrypoint(workload.train.entrypoint), workload.train.config)

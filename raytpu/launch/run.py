@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raytpu.errors import StorageError
+from raytpu.checkpoint import newest_durable_step
+from raytpu.errors import StorageError, Unplaceable
 from raytpu.launch.checks import check_request
 from raytpu.launch.connect import connected, search_path
-from raytpu.record import EventTail, Recorded, RunDirectory, remember_run
+from raytpu.plan import WorkloadPlan, plan_workload
+from raytpu.record import EventTail, Recorded, RunDirectory, RunEnded, read_events, remember_run
 from raytpu.record.storage import join_url
 from raytpu.spec import Workload
 
@@ -32,6 +35,8 @@ class RunOptions:
     environment: Mapping[str, str] | None = None
     fresh: bool = False
     """Begin anew beside what the run has."""
+    planned: Callable[[WorkloadPlan], None] | None = None
+    """Called with the plan before anything is held."""
     progress: Callable[[Recorded], None] | None = None
     """Called with each event as it is recorded, from a thread of its own."""
 
@@ -41,8 +46,9 @@ class Finished:
     """A run that came to its end."""
 
     directory: RunDirectory
-    result: Result
-    """Ray Train's result: metrics and checkpoint of the last report."""
+    result: Result | None
+    """Ray Train's result: metrics and checkpoint of the last report; ``None`` when an earlier run of the same
+    workload had finished it, and there was nothing to do."""
 
 
 def run_directory(workload: Workload, *, fresh: bool) -> RunDirectory:
@@ -62,9 +68,31 @@ def run(workload: Workload, options: RunOptions | None = None) -> Finished:
         RunFailed: run it again to go on from the newest durable checkpoint.
     """
     options = options if options is not None else RunOptions()
-    check_request(workload, run_directory(workload, fresh=options.fresh))
+    directory = run_directory(workload, fresh=options.fresh)
+    check_request(workload, directory)
+    if is_finished(workload, directory):
+        return Finished(directory=directory, result=None)
     with connected(options.on, workload.slices, home=options.home, environment=options.environment or {}):
+        if options.planned is not None:
+            _show_plan(workload, options.planned)
         return train(workload, options)
+
+
+def _show_plan(workload: Workload, planned: Callable[[WorkloadPlan], None]) -> None:
+    """Tell what will happen on the slices that are free now; if none are, holding them says why."""
+    from raytpu.cluster import ray_inventory
+
+    with contextlib.suppress(Unplaceable):
+        planned(plan_workload(workload, ray_inventory()))
+
+
+def is_finished(workload: Workload, directory: RunDirectory) -> bool:
+    """Whether the run has ended well and all its steps are in a durable checkpoint."""
+    steps = workload.train.config.get("steps")
+    if not isinstance(steps, int) or (newest_durable_step(directory.checkpoints) or 0) < steps:
+        return False
+    endings = [each.event for each in read_events(directory) if isinstance(each.event, RunEnded)]
+    return bool(endings) and endings[-1].outcome == "finished"
 
 
 def train(workload: Workload, options: RunOptions) -> Finished:

@@ -40,6 +40,7 @@ from raytpu.record.run_index import remember_run as remember_run
 from raytpu.record.run_lease import Driver as Driver
 from raytpu.record.run_lease import RunLease as RunLease
 from raytpu.record.run_lease import StopRequest as StopRequest
+from raytpu.record.run_lease import check_free as check_free
 from raytpu.record.run_lease import is_alive as is_alive
 from raytpu.record.run_lease import read_driver as read_driver
 from raytpu.record.run_lease import request_stop as request_stop
@@ -85,6 +86,7 @@ __all__ = [
     "StopRequest",
     "Unknown",
     "WrittenEvent",
+    "check_free",
     "duration_text",
     "find_run",
     "hosts_with_logs",

@@ -200,6 +200,17 @@ def is_alive(driver: Driver, now_s: float) -> bool:
     return now_s - driver.heartbeat_s <= STALE_AFTER_S
 
 
+def check_free(directory: RunDirectory, clock: Callable[[], float] = time.time) -> None:
+    """Make sure that nobody drives the run now, without taking it.
+
+    Raises:
+        RunIsLive: naming the driver and the next step.
+    """
+    present, now_s = read_driver(directory), clock()
+    if present is not None and is_alive(present, now_s):
+        raise RunIsLive(_live_message(directory, present, now_s))
+
+
 def request_stop(
     directory: RunDirectory, reason: str, who: str, clock: Callable[[], float] = time.time
 ) -> None:

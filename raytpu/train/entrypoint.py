@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raytpu.errors import EntrypointError, Problem, WorkloadInvalid
+from raytpu.spec.config_keys import WELL_KNOWN
 from raytpu.spec.problems import problems_of
 
 TrainFunction = Callable[..., Any]
@@ -65,12 +66,13 @@ def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], 
     model = _config_model(function, parameters)
     value: Any = dict(config)
     if model is not None:
+        _refuse_strange_keys(function, model, config)
         try:
             value = model.model_validate(dict(config))
         except ValidationError as error:
             problems = problems_of(error, model, dict(config))
             raise WorkloadInvalid(
-                f"train.config of {function.__module__}:{function.__qualname__}",
+                _described(function),
                 [Problem(f"train.config.{each.path}", each.message) for each in problems],
             ) from None
     wants_context = "context" in parameters
@@ -85,6 +87,25 @@ def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], 
         return function(**arguments)
 
     return call
+
+
+def _refuse_strange_keys(function: TrainFunction, model: type[BaseModel], config: Mapping[str, Any]) -> None:
+    """Pydantic ignores unknown keys unless told otherwise; a misspelt one would train with a default."""
+    if model.model_config.get("extra", "ignore") != "ignore":
+        return
+    known = [name for field, info in model.model_fields.items() for name in (field, info.alias) if name]
+    problems = []
+    for key in config:
+        if key not in known and key not in WELL_KNOWN:
+            close = difflib.get_close_matches(key, known, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
+            problems.append(Problem(f"train.config.{key}", f"unknown key; {advice}"))
+    if problems:
+        raise WorkloadInvalid(_described(function), problems)
+
+
+def _described(function: TrainFunction) -> str:
+    return f"train.config of {function.__module__}:{function.__qualname__}"
 
 
 def _parameters(function: TrainFunction) -> dict[str, inspect.Parameter]:

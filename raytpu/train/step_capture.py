@@ -63,7 +63,9 @@ def capture_step(
         call(context)
     except _Reported:
         pass
-    except jax.errors.ConcretizationTypeError as error:
+    except TypeError as error:  # jax.errors.ConcretizationTypeError is one too
+        if "ShapeDtypeStruct" not in str(error) and not isinstance(error, jax.errors.ConcretizationTypeError):
+            raise
         raise EntrypointError(
             f"{function.__qualname__} looks at the contents of an array before its first report: {error}"
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
 
-from raytpu.errors import RaytpuError, RunStopped, SpecError
+from raytpu.errors import RaytpuError, RunStopped, SpecError, WrongRequest
 from raytpu.plan import GangPlan, plan_mesh
 from raytpu.record import (
     AttemptEnded,
@@ -121,10 +121,16 @@ class JaxTrainer:
         """Train to the end. Ray must be connected to a cluster that has the slices.
 
         Raises:
-            Refused: the slices cannot be held, or another driver owns this run.
+            WrongRequest: Ray is not connected, or the storage cannot be written.
+        Refused: the slices cannot be held, or another driver owns this run.
             RunFailed: the attempt failed; running again goes on from the newest durable checkpoint.
         """
         directory = self.directory
+        if not ray.is_initialized():  # Ray's own way is to start a cluster of this machine, without slices
+            raise WrongRequest(
+                "JaxTrainer.fit needs a Ray that is connected to the slices\n"
+                "  call ray.init(address=…) first, with the address of the cluster or of raytpu.simulate(…)"
+            )
         directory.check_writable()
         address = ray.get_runtime_context().gcs_address
         with RunLease.take(directory, address) as lease:

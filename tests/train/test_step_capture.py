@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from raytpu.errors import EntrypointError
 from raytpu.plan import plan_mesh
@@ -31,7 +31,7 @@ def test_the_recipes_step_is_taken_with_its_shardings_and_compiles():
     assert step.name == "train_step"
     state, batch = step.arguments
     assert batch["tokens"].shape == (8, 16)
-    assert batch["tokens"].sharding.spec == (("replica", "fsdp"),)
+    assert batch["tokens"].sharding.spec == PartitionSpec(("replica", "fsdp"))
     assert all(leaf.sharding is not None for leaf in jax.tree.leaves(state))
     assert step.lower().compile().cost_analysis()["flops"] > 0
 
