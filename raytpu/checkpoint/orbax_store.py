@@ -222,7 +222,12 @@ class CheckpointStore:
             with contextlib.closing(ocp.Checkpointer(ocp.CompositeCheckpointHandler())) as reader:
                 return reader.restore(self._root / str(step), args=ocp.args.Composite(**items))
         except (OSError, ValueError, KeyError) as error:
-            raise StorageError(f"{self.directory}/{step}: cannot be read: {error}") from error
+            older = [each for each in durable_steps(self.directory) if each < step]
+            instead = f"to go on from step {older[-1]}" if older else "to begin anew"
+            raise StorageError(
+                f"{self.directory}/{step}: cannot be read: {str(error).splitlines()[0][:300]}\n"
+                f"  if it is damaged, remove {self.directory}/{step} {instead}"
+            ) from error
 
     def _await_commit(self, step: int, started: float) -> None:
         """The whole life of the background thread of one save."""

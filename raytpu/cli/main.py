@@ -61,7 +61,10 @@ def exit_code_of(arguments: list[str]) -> int:
     try:
         app(arguments)
     except SystemExit as end:  # typer's way to end, with 2 for usage errors and 130 for Ctrl-C
-        return end.code if isinstance(end.code, int) else 0
+        if isinstance(end.code, str):
+            typer.echo(end.code, err=True)
+            return 1
+        return end.code or 0
     except RaytpuError as error:
         typer.echo(f"raytpu: {error}", err=True)
         return error.exit_code

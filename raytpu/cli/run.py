@@ -45,7 +45,10 @@ def run(
 
     When this command ends, in any way, its hosts and slices are freed (unless --detach).
     """
-    sys.path.insert(0, os.getcwd())  # the user's train module lies beside the workload
+    try:
+        sys.path.insert(0, os.getcwd())  # the user's train module lies beside the workload
+    except FileNotFoundError as error:
+        raise WrongRequest("the current directory does not exist any more; go to another one") from error
     workload = read_workload(file, set_)
     if detach and on == "sim":
         raise WrongRequest(
@@ -70,16 +73,20 @@ def _run_attached(workload: Workload, options: RunOptions, output: str) -> None:
     from raytpu.launch.run import run_directory
     from raytpu.plan import WorkloadPlan, explain_plan
 
+    def say_where() -> None:
+        if options.on == "sim":
+            typer.echo("bringing up simulated slices …", err=True)
+
     def show_plan(planned: WorkloadPlan) -> None:
         typer.echo(explain_plan(planned), err=True, nl=False)
 
-    if options.on == "sim":
-        typer.echo("bringing up simulated slices …", err=True)
     directory = run_directory(workload, fresh=options.fresh)
     steps = workload.train.config.get("steps")
     with RunProgress(steps=steps if isinstance(steps, int) else None) as progress:
         try:
-            finished = run_workload(workload, replace(options, planned=show_plan, progress=progress.show))
+            finished = run_workload(
+                workload, replace(options, connecting=say_where, planned=show_plan, progress=progress.show)
+            )
         except (RunFailed, KeyboardInterrupt):
             progress.close()
             _summarise(directory, output="text", err=True)

@@ -7,6 +7,7 @@ single placement group: one label selector a bundle pins bundle ``i`` to the hos
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -33,6 +34,20 @@ HOST_CPUS = 1.0
 PLACEMENT_PATIENCE_S = 8.0
 POLL_S = 0.5
 
+RELEASE_S = 10.0
+"""For Ray to take a placement group or a process away; it takes milliseconds, or its head is gone."""
+
+
+def within_s(deadline_s: float, work: Callable[[], object]) -> bool:
+    """Do ``work``, waiting for it no longer than ``deadline_s``; whether it was done by then.
+
+    Calls to a Ray whose head is gone block for a minute and then end the process.
+    """
+    thread = threading.Thread(target=work, name="raytpu-release", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    return not thread.is_alive()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGang:
@@ -42,8 +57,11 @@ class HeldGang:
     placement_group: PlacementGroup
 
     def release(self) -> None:
-        """Give every host back. Releasing twice is not an error."""
-        remove_placement_group(self.placement_group)
+        """Give every host back. Releasing twice is not an error.
+
+        Bounded: when the cluster itself is gone, there is nobody left to answer, and nothing left to free.
+        """
+        within_s(RELEASE_S, lambda: remove_placement_group(self.placement_group))
 
 
 @contextmanager

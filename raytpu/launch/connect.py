@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from raytpu.errors import Refused, SpecError, WrongRequest
 from raytpu.spec import Slices
 
+PROBE_S = 5.0
 NAMESPACE = "raytpu"
 """Ray namespace of everything that raytpu names in a cluster."""
 
@@ -40,6 +42,8 @@ def connected(on: str, slices: Slices | None, *, home: str, environment: Mapping
         return
     address = existing_address(on, home=home, environment=environment)
     with _driver(address):
+        if address == "auto":
+            _refuse_private_simulation()
         yield address
 
 
@@ -62,7 +66,7 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
             )
         return simulations[name]
     if on != "auto":
-        if ":" not in on:
+        if not on.rpartition(":")[0] or not on.rpartition(":")[2].isdigit():
             raise WrongRequest(f"--on {on!r} is neither sim, sim:NAME, auto nor an address HOST:PORT")
         return on
     if environment.get("RAY_ADDRESS"):
@@ -74,10 +78,40 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
     return "auto"  # Ray's own word for the cluster that this machine is a node of
 
 
+def _refuse_private_simulation() -> None:
+    """Ray's ``auto`` finds any Ray of this machine, that of somebody's ``raytpu run --on sim`` included."""
+    import ray
+
+    from raytpu.cluster import ray_inventory
+
+    if any(state.simulated for state in ray_inventory().slices):
+        ray.shutdown()
+        raise WrongRequest(
+            "--on auto: the only Ray on this machine is a simulation that belongs to another command\n"
+            "  start slices with `raytpu sim up FILE`, or use --on sim"
+        )
+
+
+def _check_listens(address: str) -> None:
+    """Ray itself tries for a minute, and says little."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=PROBE_S).close()
+    except OSError as error:
+        raise Refused(
+            f"nothing listens at {address} ({error.strerror or error}); is the cluster up, and is it the "
+            "address of its head, as `raytpu sim status` shows it?"
+        ) from error
+
+
 @contextmanager
 def _driver(address: str) -> Iterator[None]:
     import ray
 
+    from raytpu.gang.reservation import RELEASE_S, within_s
+
+    if address != "auto":
+        _check_listens(address)
     try:
         # The record has every host's lines with slice and host; Ray's own copy of them would drop repeats.
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
@@ -94,7 +128,7 @@ def _driver(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        within_s(RELEASE_S, ray.shutdown)
 
 
 def search_path() -> tuple[str, ...]:

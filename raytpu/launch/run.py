@@ -35,6 +35,8 @@ class RunOptions:
     environment: Mapping[str, str] | None = None
     fresh: bool = False
     """Begin anew beside what the run has."""
+    connecting: Callable[[], None] | None = None
+    """Called when nothing is known to be wrong, before slices are brought up or a cluster is connected to."""
     planned: Callable[[WorkloadPlan], None] | None = None
     """Called with the plan before anything is held."""
     progress: Callable[[Recorded], None] | None = None
@@ -72,6 +74,8 @@ def run(workload: Workload, options: RunOptions | None = None) -> Finished:
     check_request(workload, directory)
     if is_finished(workload, directory):
         return Finished(directory=directory, result=None)
+    if options.connecting is not None:
+        options.connecting()
     with connected(options.on, workload.slices, home=options.home, environment=options.environment or {}):
         if options.planned is not None:
             _show_plan(workload, options.planned)
@@ -105,9 +109,12 @@ def train(workload: Workload, options: RunOptions) -> Finished:
         python_path=search_path(),
         compile_cache=join_url(options.home, "compile-cache"),
     )
-    remember_run(trainer.directory, join_url(options.home, "runs"))
+
+    def remember() -> None:
+        remember_run(trainer.directory, join_url(options.home, "runs"))
+
     with _following(trainer.directory, options.progress):
-        result = trainer.fit()
+        result = trainer.fit(on_start=remember)
     return Finished(directory=trainer.directory, result=result)
 
 

@@ -61,6 +61,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], given: Any) -> t
             continue
         if detail["type"] == _UNKNOWN:
             problems.append(Problem(dotted(loc), _unknown_key(model, loc, meant[loc])))
+        elif detail["type"] == "value_error":  # a rule of the user's own model; its text is final too
+            problems.append(Problem(dotted(loc), str(detail["ctx"]["error"])))
         elif detail["type"] == _MISSING:
             if loc not in misspelt:  # one slip of the pen is one problem
                 problems.append(Problem(dotted(loc), _missing_key(model, loc)))

@@ -15,8 +15,10 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Result, RunConfig, WorkerGroupError
 
 from raytpu.cluster import ray_inventory
-from raytpu.errors import DeadlineExceeded, RaytpuError, RunFailed, Unplaceable
+from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError, RunFailed, Unplaceable
 from raytpu.gang import HeldGang, Host, call_hosts, hold_slices, start_hosts
+from raytpu.gang.hosts import first_line
+from raytpu.gang.reservation import RELEASE_S, within_s
 from raytpu.plan import GangPlan, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Slices, TextData
@@ -29,6 +31,9 @@ from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_ho
 
 # A peer's failed collective reaches us in 0.1 s and Ray's word of the death that caused it in up to 0.35 s,
 # measured on an idle machine; ten times that, because under load the order is anybody's.
+# Where Ray Train 2.60 keeps the error that it wraps (ray/train/v2/_internal/exceptions.py).
+_WRAPPED = ("_base_exc", "health_check_failure", "failure")
+
 DEATH_PATIENCE_S = 4.0
 POLL_S = 0.5
 
@@ -92,8 +97,7 @@ def _hosts(held: HeldGang, job: TrainJob) -> Iterator[tuple[Host, ...]]:
     try:
         yield hosts
     finally:
-        for host in hosts:
-            ray.kill(host.actor)
+        within_s(RELEASE_S, lambda: [ray.kill(host.actor) for host in hosts])
 
 
 @contextmanager
@@ -105,7 +109,7 @@ def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
     try:
         yield preparer
     finally:
-        ray.kill(preparer)
+        within_s(RELEASE_S, lambda: ray.kill(preparer))
 
 
 def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background: _Background) -> Result:
@@ -132,6 +136,11 @@ def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background
     except WorkerGroupError as error:
         background.raise_failure()
         raise _diagnose(error, hosts, watch) from None
+    except RayActorError as error:
+        raise HostLost(
+            f"lost the head of the cluster, where this run's controller was: {first_line(error)}\n"
+            "  was the cluster taken down? run the same file again when it is back"
+        ) from error
     finally:
         background.cancel()
 
@@ -139,7 +148,7 @@ def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background
 def _diagnose(error: WorkerGroupError, hosts: tuple[Host, ...], watch: HostWatch) -> RaytpuError:
     failures: dict[int, BaseException] = {}
     for rank, failure in error.worker_failures.items():
-        original = getattr(failure, "_base_exc", None) or getattr(failure, "failure", None) or failure
+        original = next(filter(None, (getattr(failure, name, None) for name in _WRAPPED)), failure)
         if isinstance(original, RayActorError):
             watch.deaths.setdefault(hosts[rank].name, " ".join(str(original).split()))
         else:

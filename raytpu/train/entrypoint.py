@@ -40,7 +40,7 @@ def load_entrypoint(entrypoint: str) -> TrainFunction:
         raise EntrypointError(
             f"train.entrypoint {entrypoint!r}: its module imports {error.name!r}, which is not installed"
         ) from error
-    except Exception as error:  # a module of the user's: whatever its import raises is theirs to read
+    except (Exception, SystemExit) as error:  # a module of the user's: whatever it raises is theirs to read
         raise EntrypointError(
             f"train.entrypoint {entrypoint!r}: importing {module_name} raised {type(error).__name__}: {error}"
         ) from error
@@ -73,7 +73,7 @@ def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], 
             problems = problems_of(error, model, dict(config))
             raise WorkloadInvalid(
                 _described(function),
-                [Problem(f"train.config.{each.path}", each.message) for each in problems],
+                [Problem(f"train.config.{each.path}".rstrip("."), each.message) for each in problems],
             ) from None
     wants_context = "context" in parameters
     wants_config = "config" in parameters

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError
+from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
 from raytpu.plan import ProcessAssignment
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
@@ -109,6 +109,8 @@ class HostProcess:
         """Run the train function to its end. Whatever it raises leaves here as an error that pickles."""
         try:
             return self._run(program, announce)
+        except SpecError as error:  # a wrong call of the context's: the run had started, so it failed
+            raise ProgramFailed(f"{self.assignment.host}: {error}\n{traceback.format_exc()}") from None
         except RaytpuError:
             raise
         except Exception as error:  # the boundary of the user's program

@@ -42,7 +42,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raytpu.gang import Host
-from raytpu.gang.reservation import HOST_CPUS
+from raytpu.gang.reservation import HOST_CPUS, RELEASE_S, within_s
 from raytpu.train.host_process import HostProcess, this_process
 
 POLL_S = 0.5
@@ -175,7 +175,7 @@ class GangTrainer(DataParallelTrainer):
             ray.get(running)
             return ray.get(controller.get_result.remote())
         finally:
-            ray.kill(controller)
+            within_s(RELEASE_S, lambda: ray.kill(controller))
 
 
 def gang_trainer(

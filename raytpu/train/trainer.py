@@ -8,7 +8,7 @@ durable checkpoint.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any
@@ -117,8 +117,11 @@ class JaxTrainer:
             **options,
         )
 
-    def fit(self) -> Result:
+    def fit(self, on_start: Callable[[], None] = lambda: None) -> Result:
         """Train to the end. Ray must be connected to a cluster that has the slices.
+
+        Args:
+            on_start: called once this process is the driver of the run.
 
         Raises:
             WrongRequest: Ray is not connected, or the storage cannot be written.
@@ -136,6 +139,7 @@ class JaxTrainer:
         with RunLease.take(directory, address) as lease:
             attempt = max(directory.attempts_with_logs(), default=0) + 1
             make_folder(directory.logs(attempt))
+            on_start()
             if self._document is not None:
                 directory.write_workload(self._document)
             with EventLog(directory, "driver") as log:
