@@ -23,6 +23,7 @@ from raytpu.cluster.loopback import LoopbackNetwork
 from raytpu.cluster.simulated_hosts import FAILED, LOST, STARTING, UP, HostTable, SimulatedNode
 from raytpu.cluster.simulation_plan import (
     HEAD,
+    INHERITED_PREFIX_KEPT,
     INHERITED_PREFIXES_DROPPED,
     NodePlan,
     SimulationPlan,
@@ -347,7 +348,7 @@ def main() -> None:
     plan = plan_from_json(sys.argv[1])
     owner = socket.socket(fileno=int(sys.argv[2]))
     for name in list(os.environ):
-        if name.startswith(INHERITED_PREFIXES_DROPPED):
+        if name.startswith(INHERITED_PREFIXES_DROPPED) and not name.startswith(INHERITED_PREFIX_KEPT):
             del os.environ[name]
     # `python` in a submitted job's entrypoint is this one, as it is in an image.
     os.environ["PATH"] = os.pathsep.join(

@@ -183,6 +183,9 @@ def host_plan(
     )
 
 
+INHERITED_PREFIX_KEPT = "RAY_AUTH_"
+"""How this user's Ray authenticates: drivers have these settings too, and both sides must agree."""
+
 INHERITED_PREFIXES_DROPPED = ("RAY_", "JAX_", "XLA_", "TPU_", "LIBTPU_", "MEGASCALE_", HOST_MARKER)
 """Variables of the owner that would speak of another cluster or of other hardware on a simulated host."""
 

@@ -93,7 +93,7 @@ def losses_of(events: list[Recorded]) -> dict[int, float]:
     return {step.step: step.metrics["loss"] for step in steps}
 
 
-def wait_for(what: str, look: Callable[[], Any], deadline_s: float = 120) -> Any:
+def wait_for(what: str, look: Callable[[], Any], deadline_s: float = 240) -> Any:
     """The first answer of ``look`` that is not None or False."""
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
