@@ -102,7 +102,10 @@ def _run_attached(workload: Workload, options: RunOptions, output: str) -> None:
 def _summarise(directory: RunDirectory, output: str, *, err: bool) -> None:
     from raytpu.record import read_events, render_summary, summarise, summary_document
 
-    summary = summarise(read_events(directory))
+    events = read_events(directory)
+    if not events:  # it ended before the run began
+        return
+    summary = summarise(events)
     if output == "json":
         typer.echo(json.dumps(summary_document(summary), indent=2), err=err)
     else:
@@ -110,6 +113,8 @@ def _summarise(directory: RunDirectory, output: str, *, err: bool) -> None:
 
 
 def _run_detached(workload: Workload, options: RunOptions) -> None:
+    from dataclasses import replace
+
     from raytpu.launch.checks import check_request
     from raytpu.launch.connect import connected, search_path
     from raytpu.launch.detached import start_detached
@@ -119,7 +124,7 @@ def _run_detached(workload: Workload, options: RunOptions) -> None:
     with connected(
         options.on, workload.slices, home=options.home, environment=options.environment or {}
     ) as address:
-        driver = start_detached(workload, options, search_path())
+        driver = start_detached(workload, replace(options, environment=None), search_path())
     name = workload.name
     typer.echo(f"{name}: detached; its driver is {driver['actor']}, process {driver['pid']}, in {address}")
     typer.echo(f"  raytpu status {name}    raytpu logs {name} --follow    raytpu stop {name}")

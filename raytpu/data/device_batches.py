@@ -14,7 +14,7 @@ import numpy as np
 from raytpu.data.order import rows_at
 from raytpu.data.stream_state import StreamPosition, first_position, position_from
 from raytpu.data.token_rows import TokenRows
-from raytpu.errors import DataError
+from raytpu.errors import DataError, DeadlineExceeded
 
 if TYPE_CHECKING:
     import jax
@@ -45,10 +45,12 @@ class BatchStream:
         position: ``position`` of an earlier stream over the same rows, perhaps on another mesh, to go on
             with its very next row. ``None`` or empty: the beginning.
         prefetch: batches to keep ready.
+        deadline_s: for one batch; a lost block that Ray cannot make again is the likely cause.
 
     Raises:
         DataError: the position belongs to other rows or another seed, or the rows do not fill one batch.
         ValueError: the batch does not divide over the mesh.
+        DeadlineExceeded: from ``next``, when a batch does not come in time.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class BatchStream:
         seed: int,
         position: Mapping[str, Any] | None = None,
         prefetch: int = 2,
+        deadline_s: float = 300.0,
     ) -> None:
         from jax.sharding import NamedSharding
 
@@ -78,6 +81,7 @@ class BatchStream:
         self._global_batch = global_batch
         assembler = _Assembler(rows, NamedSharding(mesh, spec), global_batch)
         self._ready = _ReadAhead(assembler, self._position, prefetch)
+        self._deadline_s = deadline_s
         # Holds no reference to self: dropping the stream ends its thread.
         self._finalizer = weakref.finalize(self, self._ready.close)
         self.last_wait_s = 0.0
@@ -98,7 +102,7 @@ class BatchStream:
 
     def __next__(self) -> Batch:
         began = time.perf_counter()
-        batch = self._ready.take()
+        batch = self._ready.take(self._deadline_s)
         self.last_wait_s = time.perf_counter() - began
         self._position = self._position.advanced(self._global_batch)
         return batch
@@ -163,9 +167,12 @@ class _ReadAhead:
     def count(self) -> int:
         return len(self._batches)
 
-    def take(self) -> Batch:
+    def take(self, deadline_s: float) -> Batch:
         with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._error or self._closed)
+            if not self._changed.wait_for(
+                lambda: self._batches or self._error or self._closed, timeout=deadline_s
+            ):
+                raise DeadlineExceeded(f"the batch at row {self._next.next_row} of the order", deadline_s)
             if self._batches:
                 batch = self._batches.popleft()
                 self._changed.notify_all()

@@ -7,7 +7,6 @@ single placement group: one label selector a bundle pins bundle ``i`` to the hos
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from raytpu.errors import DeadlineExceeded, SpecError, Unplaceable
+from raytpu.gang.release import RELEASE_S, within_s
 from raytpu.plan import GangPlan, HostState, Inventory, SliceState, plan_gang
 from raytpu.spec import Slices
 from raytpu.topology import slice_shape
@@ -33,20 +33,6 @@ HOST_CPUS = 1.0
 # lost a race for a host, so the slices are chosen anew.
 PLACEMENT_PATIENCE_S = 8.0
 POLL_S = 0.5
-
-RELEASE_S = 10.0
-"""For Ray to take a placement group or a process away; it takes milliseconds, or its head is gone."""
-
-
-def within_s(deadline_s: float, work: Callable[[], object]) -> bool:
-    """Do ``work``, waiting for it no longer than ``deadline_s``; whether it was done by then.
-
-    Calls to a Ray whose head is gone block for a minute and then end the process.
-    """
-    thread = threading.Thread(target=work, name="raytpu-release", daemon=True)
-    thread.start()
-    thread.join(deadline_s)
-    return not thread.is_alive()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

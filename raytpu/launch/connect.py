@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from raytpu.errors import Refused, SpecError, WrongRequest
+from raytpu.errors import Refused, RunStopped, SpecError, WrongRequest
 from raytpu.spec import Slices
 
 PROBE_S = 5.0
@@ -80,12 +82,10 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
 
 def _refuse_private_simulation() -> None:
     """Ray's ``auto`` finds any Ray of this machine, that of somebody's ``raytpu run --on sim`` included."""
-    import ray
 
     from raytpu.cluster import ray_inventory
 
     if any(state.simulated for state in ray_inventory().slices):
-        ray.shutdown()
         raise WrongRequest(
             "--on auto: the only Ray on this machine is a simulation that belongs to another command\n"
             "  start slices with `raytpu sim up FILE`, or use --on sim"
@@ -108,7 +108,7 @@ def _check_listens(address: str) -> None:
 def _driver(address: str) -> Iterator[None]:
     import ray
 
-    from raytpu.gang.reservation import RELEASE_S, within_s
+    from raytpu.gang.release import RELEASE_S, within_s
 
     if address != "auto":
         _check_listens(address)
@@ -126,9 +126,27 @@ def _driver(address: str) -> Iterator[None]:
             f"  Ray says: {str(error).splitlines()[0]}"
         ) from error
     try:
-        yield
+        with _stopped_by_sigterm():
+            yield
     finally:
         within_s(RELEASE_S, ray.shutdown)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a run as ``raytpu stop`` does; Ray's own handler leaves with exit code 15 and no word."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise RunStopped("stopped by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def search_path() -> tuple[str, ...]:

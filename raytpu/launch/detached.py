@@ -15,13 +15,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raytpu.errors import DeadlineExceeded, RunIsLive
+from raytpu.errors import DeadlineExceeded, RaytpuError, RunIsLive
 from raytpu.launch.connect import NAMESPACE
 from raytpu.launch.run import RunOptions, train
 from raytpu.spec import Workload
 
 START_DEADLINE_S = 60.0
-"""For the driver's process to start on the head node; it took 2 to 4 s on a busy machine."""
+"""For the driver to start on the head node, and again to take the run; 2 to 4 s on a busy machine."""
 
 
 class DetachedDriver:
@@ -30,18 +30,32 @@ class DetachedDriver:
     def __init__(self, workload: Workload, options: RunOptions, python_path: tuple[str, ...]) -> None:
         sys.path.extend(path for path in python_path if path not in sys.path)
         self._workload, self._options = workload, options
+        self._settled = threading.Event()
+        self._failure: BaseException | None = None
 
     def start(self) -> int:
-        """Begin, and answer at once with this process's id."""
+        """Become the driver of the run, and answer then with this process's id.
+
+        Raises:
+            RaytpuError: what kept it from becoming the driver; after that, the record has it.
+        """
         threading.Thread(target=self._drive, name="raytpu-driver").start()
+        if not self._settled.wait(START_DEADLINE_S):
+            raise DeadlineExceeded("the detached driver to take the run", START_DEADLINE_S)
+        if self._failure is not None:
+            raise self._failure
         return os.getpid()
 
     def _drive(self) -> None:
         try:
-            train(self._workload, self._options)
-        finally:
-            # The record says how it ended. An actor that leaves by itself frees its name.
-            os._exit(0)
+            train(self._workload, self._options, on_start=self._settled.set)
+        except BaseException as error:  # the thread's boundary: told by start, or in the record already
+            if not self._settled.is_set():
+                self._failure = error
+                self._settled.set()
+                return  # start tells; then whoever asked ends this process
+        # The record says how it ended. An actor that leaves by itself frees its name.
+        os._exit(0)
 
 
 def start_detached(
@@ -69,10 +83,17 @@ def start_detached(
             f"run {workload.name} has a detached driver already; to end it: raytpu stop {workload.name}"
         ) from error
     try:
-        pid = ray.get(actor.start.remote(), timeout=START_DEADLINE_S)
+        pid = ray.get(actor.start.remote(), timeout=2 * START_DEADLINE_S)
+    except ray.exceptions.RayTaskError as error:
+        ray.kill(actor)
+        if isinstance(error.cause, RaytpuError):
+            raise error.cause from None
+        raise
     except ray.exceptions.GetTimeoutError as error:
         ray.kill(actor)
-        raise DeadlineExceeded("the detached driver to start on the head node", START_DEADLINE_S) from error
+        raise DeadlineExceeded(
+            "the detached driver to start on the head node", 2 * START_DEADLINE_S
+        ) from error
     return {"actor": name, "pid": pid}
 
 

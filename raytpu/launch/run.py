@@ -99,8 +99,11 @@ def is_finished(workload: Workload, directory: RunDirectory) -> bool:
     return bool(endings) and endings[-1].outcome == "finished"
 
 
-def train(workload: Workload, options: RunOptions) -> Finished:
-    """Train ``workload`` on the cluster that this process is connected to."""
+def train(workload: Workload, options: RunOptions, on_start: Callable[[], None] = lambda: None) -> Finished:
+    """Train ``workload`` on the cluster that this process is connected to.
+
+    ``on_start`` is called once this process is the driver of the run.
+    """
     from raytpu.train import JaxTrainer
 
     trainer = JaxTrainer.from_workload(
@@ -112,6 +115,7 @@ def train(workload: Workload, options: RunOptions) -> Finished:
 
     def remember() -> None:
         remember_run(trainer.directory, join_url(options.home, "runs"))
+        on_start()
 
     with _following(trainer.directory, options.progress):
         result = trainer.fit(on_start=remember)

@@ -218,7 +218,9 @@ def _surroundings(records: Sequence[Recorded], steps: Sequence[Step], end_s: flo
             last = max((step.end_s for step in own), default=attempt_end)
             yield _Interval(attempt_begin, attempt_end, _ATTEMPT, Bucket.OTHER)
             yield _Interval(attempt_begin, min(first, attempt_end), _STOPPING, Bucket.STARTUP)
-            if len(own) > 0:
+            # Without its end, an attempt is still at a step, or died in it.
+            ended = any(isinstance(r.event, AttemptEnded) and r.time_s == attempt_end for r in events)
+            if own and ended:
                 yield _Interval(last, attempt_end, _STOPPING, Bucket.STOPPING)
 
 

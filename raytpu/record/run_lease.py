@@ -37,6 +37,9 @@ STALE_AFTER_S = 30.0
 # The kernel counts the start of a process in ticks of 10 ms, from a boot time that clock changes move.
 _SAME_START_S = 2.0
 
+# Taking a run is a few small reads and writes: whoever needs longer is frozen, or its storage is.
+_LOCK_DEADLINE_S = 10.0
+
 DRIVER_FILE = "driver.json"
 STOP_FILE = "stop.json"
 
@@ -323,5 +326,16 @@ def _exclusive(directory: RunDirectory) -> Iterator[None]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        until = time.monotonic() + _LOCK_DEADLINE_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    raise RunIsLive(
+                        f"run {directory.run!r} is being taken by another process, which has held {path} for "
+                        f"{_LOCK_DEADLINE_S:g} s; if it is frozen, end it"
+                    ) from error
+                time.sleep(0.05)
         yield

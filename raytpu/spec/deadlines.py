@@ -21,9 +21,13 @@ class Deadlines(Spec):
     """Silence after which a host process counts as lost. Shorter takes a long compilation or a busy machine
     for a death."""
     data_s: float = Field(default=300.0, gt=0)
-    """To read, tokenise and pack the data before the first step."""
+    """To read, tokenise and pack the data before the first step; after that, for each single batch."""
     checkpoint_s: float = Field(default=600.0, gt=0)
     """For a checkpoint to become durable, when the next one is due or the run ends. Ten minutes, by feel: a
     large model to a busy bucket."""
+    orphan_grace_s: float = Field(default=30.0, ge=10)
+    """Silence of the driver after which its hosts end and free their slices. Not under 10: the driver renews
+    its heartbeat every 5 s. A driver that dies is noticed by Ray within seconds; this is for one that is
+    frozen or cut off."""
     stop_s: float = Field(default=15.0, gt=0)
     """For host processes to end by themselves before they are killed."""

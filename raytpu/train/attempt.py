@@ -18,7 +18,7 @@ from raytpu.cluster import ray_inventory
 from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError, RunFailed, Unplaceable
 from raytpu.gang import HeldGang, Host, call_hosts, hold_slices, start_hosts
 from raytpu.gang.hosts import first_line
-from raytpu.gang.reservation import RELEASE_S, within_s
+from raytpu.gang.release import RELEASE_S, within_s
 from raytpu.plan import GangPlan, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Slices, TextData
@@ -29,11 +29,11 @@ from raytpu.train.host_watch import HostWatch
 from raytpu.train.job import TrainJob
 from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
 
-# A peer's failed collective reaches us in 0.1 s and Ray's word of the death that caused it in up to 0.35 s,
-# measured on an idle machine; ten times that, because under load the order is anybody's.
 # Where Ray Train 2.60 keeps the error that it wraps (ray/train/v2/_internal/exceptions.py).
 _WRAPPED = ("_base_exc", "health_check_failure", "failure")
 
+# A peer's failed collective reaches us in 0.1 s and Ray's word of the death that caused it in up to 0.35 s,
+# measured on an idle machine; ten times that, because under load the order is anybody's.
 DEATH_PATIENCE_S = 4.0
 POLL_S = 0.5
 
@@ -128,6 +128,7 @@ def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background
         hosts=hosts,
         run_config=attempt.run_config,
         watch=look,
+        start_deadline_s=attempt.deadlines.host_start_s,
         datasets=attempt.datasets,
         dataset_config=attempt.dataset_config,
     )
@@ -182,7 +183,7 @@ class _Background:
         """The attempt is over: stop waiting, and wait for the threads to have stopped."""
         self._cancelled.set()
         for thread in self._threads:
-            thread.join()
+            thread.join(RELEASE_S)  # each looks twice a second; longer means that Ray's head is gone
 
     def _guard(self, work: Callable[[], None]) -> None:
         try:

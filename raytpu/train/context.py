@@ -140,6 +140,7 @@ class TrainContext:
             self._job.global_batch,
             self._job.seed,
             position=self._position if name == "train" else None,
+            deadline_s=self._job.deadlines.data_s,
         )
         self._streams.append(stream)
         if name == "train":

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
+from raytpu.gang.release import RELEASE_S, within_s
 from raytpu.plan import ProcessAssignment
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.job import TrainJob
+from raytpu.train.orphan_guard import guard
 
 if TYPE_CHECKING:  # loads JAX
     from raytpu.train.step_record import Announce
@@ -50,6 +52,7 @@ class HostProcess:
         self._joined = threading.Event()
         sys.path.extend(path for path in job.python_path if path not in sys.path)
         _this_process = self
+        guard(directory, job.driver_token, job.deadlines.orphan_grace_s, self._end_orphaned)
 
     def ping(self) -> int:
         """This process's id; answers while the train function runs."""
@@ -164,6 +167,15 @@ class HostProcess:
                 raise DeadlineExceeded(f"the driver to prepare the data stream {name!r}", deadline_s)
             return self._rows[name]
 
+    def _end_orphaned(self, reason: str) -> None:
+        """Give the whole gang's hosts back, which ends its other processes too, and end this one."""
+        import ray
+
+        print(f"raytpu: {self.assignment.host} ends: {reason}", file=sys.stderr, flush=True)
+        group = ray.util.get_current_placement_group()
+        within_s(RELEASE_S, lambda: ray.util.remove_placement_group(group))
+        os._exit(1)
+
     def _phase(self, name: str, work: Callable[[], Any]) -> None:
         began = time.perf_counter()
         work()
@@ -172,6 +184,7 @@ class HostProcess:
 
 def _import_jax(*, with_orbax: bool) -> None:
     """JAX, and what nearly every loop imports on top: 2 s of CPU, better spent before it is waited for."""
+    import flax.nnx  # noqa: F401
     import optax  # noqa: F401
 
     import raytpu.train.context

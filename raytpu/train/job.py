@@ -19,6 +19,8 @@ class TrainJob:
     """Counted from 1 over the life of the run's directory."""
     directory: str
     """URL of the run's directory: record, logs and checkpoints lie under it."""
+    driver_token: str
+    """Of the driver's lease on the run: a host that sees another one there has lost its driver."""
     gang: GangPlan
     mesh: MeshPlan
     config: Mapping[str, Any]

@@ -21,6 +21,7 @@ Seen in Ray 2.60.0. Controller, results, callbacks and ``ray.train.report`` stay
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,10 @@ from ray.train.v2.api.report_config import CheckpointUploadMode
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raytpu.errors import DeadlineExceeded
 from raytpu.gang import Host
-from raytpu.gang.reservation import HOST_CPUS, RELEASE_S, within_s
+from raytpu.gang.release import RELEASE_S, within_s
+from raytpu.gang.reservation import HOST_CPUS
 from raytpu.train.host_process import HostProcess, this_process
 
 POLL_S = 0.5
@@ -149,11 +152,12 @@ class GangTrainer(DataParallelTrainer):
 
     Args:
         watch: called about twice a second while the controller runs; may raise to end the run.
+        start_deadline_s: for the controller's own process to come up.
         arguments: those of ``DataParallelTrainer``.
     """
 
-    def __init__(self, *, watch: Callable[[], None], **arguments: Any) -> None:
-        self._watch = watch
+    def __init__(self, *, watch: Callable[[], None], start_deadline_s: float, **arguments: Any) -> None:
+        self._watch, self._start_deadline_s = watch, start_deadline_s
         super().__init__(**arguments)
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -168,10 +172,15 @@ class GangTrainer(DataParallelTrainer):
             runtime_env={"env_vars": get_env_vars_to_propagate() | CONTROLLER_ENVIRONMENT},
         )(GangController)
         controller = controller_class.remote(**arguments)
+        up, is_up = controller.__ray_ready__.remote(), False
         running = controller.run.remote()
+        until = time.monotonic() + self._start_deadline_s
         try:
             while not ray.wait([running], timeout=POLL_S)[0]:
                 self._watch()
+                is_up = is_up or bool(ray.wait([up], timeout=0)[0])
+                if not is_up and time.monotonic() >= until:
+                    raise DeadlineExceeded("Ray Train's controller to start", self._start_deadline_s)
             ray.get(running)
             return ray.get(controller.get_result.remote())
         finally:
@@ -185,6 +194,7 @@ def gang_trainer(
     hosts: Sequence[Host],
     run_config: RunConfig,
     watch: Callable[[], None],
+    start_deadline_s: float,
     datasets: dict[str, Any] | None = None,
     dataset_config: Any = None,
 ) -> GangTrainer:
@@ -192,6 +202,7 @@ def gang_trainer(
     chips = hosts[0].assignment.chips
     return GangTrainer(
         watch=watch,
+        start_deadline_s=start_deadline_s,
         train_loop_per_worker=train_function,
         backend_config=GangBackendConfig(placement_group=placement_group, hosts=tuple(hosts)),
         scaling_config=GangScalingConfig(

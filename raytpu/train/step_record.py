@@ -45,7 +45,7 @@ class StepRecord:
     ) -> None:
         self._job, self._store, self._log, self._announce = job, store, log, announce
         self._mark = time.perf_counter()
-        self._paused_s = 0.0
+        self._paused, self._paused_s = False, 0.0
         self._data_wait_s = 0.0
         self._step = 0
         self._pending: _Pending | None = None
@@ -62,13 +62,19 @@ class StepRecord:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens inside is not part of a step's time (compiling, evaluating, saving)."""
+        """What happens inside is not part of a step's time (compiling, evaluating, saving).
+
+        May be nested, as when an evaluation compiles its program: the time counts once.
+        """
         self._flush()
-        began = time.perf_counter()
+        began, outermost = time.perf_counter(), not self._paused
+        self._paused = True
         try:
             yield
         finally:
-            self._paused_s += time.perf_counter() - began
+            if outermost:
+                self._paused = False
+                self._paused_s += time.perf_counter() - began
 
     def timed(self, stream: BatchStream) -> Iterator[dict[str, jax.Array]]:
         """The batches of ``stream``, with the time that each was waited for. The first step begins here."""

@@ -50,7 +50,9 @@ class JaxTrainer:
         mesh: axes over ICI and DCN; default ``fsdp`` over the chips of a slice, ``replica`` over slices.
         data: text streams that Ray Data reads, tokenises and packs; the loop takes ``context.batches()``.
         checkpoint: where and how often; without it nothing is saved by ``context.report``.
-        run_config: Ray's: ``name``, ``storage_path`` (default of the run's root) and ``callbacks`` are used.
+        run_config: Ray's: ``name``, ``storage_path`` (default of the run's root), ``callbacks`` and
+            ``logging_config``. Refused: ``failure_config.max_failures``, ``checkpoint_config.num_to_keep``
+            and ``worker_runtime_env``, which would do nothing.
         datasets: Ray Datasets, for loops that call ``ray.train.get_dataset_shard``.
         dataset_config: Ray's, for ``datasets``.
         deadlines: how long each wait may last.
@@ -85,6 +87,7 @@ class JaxTrainer:
             raise SpecError("JaxTrainer takes either slices=Slices(...) or scaling_config=ScalingConfig(...)")
         self.slices = slices if slices is not None else slices_of(scaling_config)
         self.run_config = run_config if run_config is not None else RunConfig()
+        _refuse_unused(self.run_config)
         self._program = train_loop_per_worker
         self._config = dict(train_loop_config or {})
         self._mesh = plan_mesh(mesh, self.slices)
@@ -125,7 +128,7 @@ class JaxTrainer:
 
         Raises:
             WrongRequest: Ray is not connected, or the storage cannot be written.
-        Refused: the slices cannot be held, or another driver owns this run.
+            Refused: the slices cannot be held, or another driver owns this run.
             RunFailed: the attempt failed; running again goes on from the newest durable checkpoint.
         """
         directory = self.directory
@@ -187,6 +190,7 @@ class JaxTrainer:
                 run=directory.run,
                 attempt=attempt,
                 directory=directory.url,
+                driver_token=lease.driver.token,
                 gang=gang,
                 mesh=self._mesh,
                 config=self._config,
@@ -227,4 +231,19 @@ class JaxTrainer:
             name=PurePosixPath(self.directory.url).name,
             storage_path=self.directory.run_url,
             checkpoint_config=CheckpointConfig(),
+        )
+
+
+def _refuse_unused(run_config: RunConfig) -> None:
+    """An option that is taken and does nothing is believed in."""
+    unused = {
+        "failure_config.max_failures": run_config.failure_config.max_failures != 0,
+        "checkpoint_config.num_to_keep": run_config.checkpoint_config.num_to_keep is not None,
+        "worker_runtime_env": bool(run_config.worker_runtime_env),
+    }
+    given = [name for name, is_set in unused.items() if is_set]
+    if given:
+        raise SpecError(
+            f"run_config: {', '.join(given)} would do nothing here; a failed run goes on when run again, "
+            "checkpoint=Checkpoint(keep=…) says what is kept, and host processes use the node's environment"
         )

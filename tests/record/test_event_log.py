@@ -31,17 +31,6 @@ from raytpu.record import (
 from raytpu.record.storage import file_sizes, read_bytes, write_bytes
 
 
-@pytest.fixture(params=["local", "object store"])
-def directory(request, tmp_path):
-    root = str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}"
-    return RunDirectory.newest(root, "demo")
-
-
-@pytest.fixture
-def local(tmp_path):
-    return RunDirectory.newest(str(tmp_path), "demo")
-
-
 @pytest.fixture
 def store():
     return RunDirectory.newest(f"memory://{uuid.uuid4().hex}", "demo")

@@ -111,7 +111,7 @@ def test_a_live_run_is_counted_up_to_now():
     """A run that hangs would keep the goodput it had."""
     book = Logbook().start().start_attempt(1).steps(1, 5)
 
-    assert seconds_of(book, end_s=1020.0) == {Bucket.STEP: 5, Bucket.STOPPING: 15}
+    assert seconds_of(book, end_s=1020.0) == {Bucket.STEP: 5, Bucket.OTHER: 15}
 
 
 def test_a_run_without_steps_is_all_start_up():

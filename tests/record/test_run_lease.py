@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 
 import pytest
 
@@ -25,17 +24,6 @@ from raytpu.record import (
     stop_requested,
 )
 from raytpu.record.storage import file_sizes, join_url, write_bytes
-
-
-@pytest.fixture(params=["local", "object store"])
-def directory(request, tmp_path):
-    root = str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}"
-    return RunDirectory.newest(root, "demo")
-
-
-@pytest.fixture
-def local(tmp_path):
-    return RunDirectory.newest(str(tmp_path), "demo")
 
 
 def rewrite_driver(directory, **changes):

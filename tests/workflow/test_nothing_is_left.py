@@ -39,8 +39,8 @@ def free_chips(story: Story) -> float:
     return float(done.stdout.split()[-1])
 
 
-def start_and_wait(story: Story, name: str) -> subprocess.Popen[str]:
-    driver = story.start(*story.run_arguments(name, *LONG))
+def start_and_wait(story: Story, name: str, *settings: str) -> subprocess.Popen[str]:
+    driver = story.start(*story.run_arguments(name, *LONG, *settings))
     wait_for("the first durable checkpoint", lambda: max(story.losses(name), default=0) >= 8)
     return driver
 
@@ -49,7 +49,7 @@ def assert_free(story: Story, pids: dict[str, int], since: float) -> None:
     wait_for(
         "every process of the run to be gone",
         lambda: not any(psutil.pid_exists(pid) for pid in pids.values()) and not processes_of(story),
-        deadline_s=FREE_DEADLINE_S - (time.monotonic() - since),
+        deadline_s=max(1.0, FREE_DEADLINE_S - (time.monotonic() - since)),
     )
     wait_for("all chips to be free", lambda: free_chips(story) == TOTAL_CHIPS, deadline_s=FREE_DEADLINE_S)
 
@@ -109,6 +109,33 @@ def test_after_ctrl_c(story: Story):
     driver.send_signal(signal.SIGINT)
     _, err = driver.communicate(timeout=30)
     assert driver.returncode == 130, err
+    assert_free(story, pids, since)
+
+
+def test_after_sigterm(story: Story):
+    """Kubernetes, systemd and `timeout` end a command by SIGTERM."""
+    driver = start_and_wait(story, "terminated")
+    pids = host_pids(story, "terminated")
+    since = time.monotonic()
+    driver.send_signal(signal.SIGTERM)
+    _, err = driver.communicate(timeout=30)
+    assert driver.returncode == 4, err
+    assert "stopped by SIGTERM" in err
+    assert "Traceback" not in err
+    assert_free(story, pids, since)
+
+
+def test_after_the_driver_is_frozen(story: Story):
+    """To Ray a frozen driver is alive; it would hold its slices until somebody looks."""
+    driver = start_and_wait(story, "frozen", "deadlines.orphan_grace_s=10")
+    pids = host_pids(story, "frozen")
+    since = time.monotonic()
+    driver.send_signal(signal.SIGSTOP)
+    wait_for("the hosts to end", lambda: not any(map(psutil.pid_exists, pids.values())), FREE_DEADLINE_S)
+    wait_for("all chips to be free", lambda: free_chips(story) == TOTAL_CHIPS, FREE_DEADLINE_S)
+    driver.send_signal(signal.SIGCONT)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == 4, err
     assert_free(story, pids, since)
 
 
