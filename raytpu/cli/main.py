@@ -5,7 +5,7 @@
  1    a bug of raytpu's; the traceback is kept
  2    a wrong request: bad file, unknown option, unreadable data, a checkpoint of another model
  3    does not fit, or is refused now
- 4    a run that failed
+ 4    a run that failed, or was stopped
  5    findings of lint, check or doctor
 130   Ctrl-C
 ====  =======================================================================================

@@ -32,9 +32,11 @@ def plan(
     ] = "text",
 ) -> None:
     """Explain what a workload would do: slices, hosts, mesh, batch, checkpoints. Nothing is started."""
+    from raytpu.launch.checks import check_program
     from raytpu.plan import explain_plan, plan_document, plan_workload
 
     workload = read_workload(file, set_)
+    check_program(workload)
     planned = plan_workload(workload, _inventory(workload, on))
     if output == "json":
         typer.echo(json.dumps(plan_document(planned), indent=2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -45,10 +44,6 @@ def run(
 
     When this command ends, in any way, its hosts and slices are freed (unless --detach).
     """
-    try:
-        sys.path.insert(0, os.getcwd())  # the user's train module lies beside the workload
-    except FileNotFoundError as error:
-        raise WrongRequest("the current directory does not exist any more; go to another one") from error
     workload = read_workload(file, set_)
     if detach and on == "sim":
         raise WrongRequest(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raytpu.errors import SpecError
+from raytpu.errors import SpecError, WrongRequest
 
 if TYPE_CHECKING:
     from raytpu.spec import Workload
@@ -32,11 +34,16 @@ def read_workload(file: Path, overrides: list[str] | None) -> Workload:
     """The workload in ``file``.
 
     Raises:
+        WrongRequest: the current directory is gone.
         SpecError: the file is no text.
         WorkloadInvalid: every problem of the document and the overrides.
     """
     from raytpu.spec import parse_workload
 
+    try:
+        sys.path.insert(0, os.getcwd())  # the user's train module lies beside the workload
+    except FileNotFoundError as error:
+        raise WrongRequest("the current directory does not exist any more; go to another one") from error
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

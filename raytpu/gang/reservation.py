@@ -58,6 +58,7 @@ def hold_slices(
     deadline_s: float,
     inventory: Callable[[], Inventory],
     waiting: Callable[[Unplaceable], None] = lambda _: None,
+    alive: Callable[[], None] = lambda: None,
 ) -> Iterator[HeldGang]:
     """Hold ``want.count`` whole slices, all or none, and release them at the end of the block.
 
@@ -67,13 +68,14 @@ def hold_slices(
         deadline_s: for everything, from choosing to holding.
         inventory: takes a fresh snapshot of the cluster.
         waiting: told why nothing fits yet, each time that the reason changes.
+        alive: called about twice a second while nothing fits; may raise to end the wait.
 
     Raises:
         Unplaceable: at once, when the slices would not fit even if every one were whole and idle; or with
             the last reasons, when they were still busy or broken at the deadline.
         DeadlineExceeded: Ray did not place the group on hosts that the inventory shows as free.
     """
-    held = _hold(want, owner, time.monotonic() + deadline_s, deadline_s, inventory, waiting)
+    held = _hold(want, owner, time.monotonic() + deadline_s, deadline_s, inventory, waiting, alive)
     try:
         yield held
     finally:
@@ -87,9 +89,11 @@ def _hold(
     deadline_s: float,
     inventory: Callable[[], Inventory],
     waiting: Callable[[Unplaceable], None],
+    alive: Callable[[], None],
 ) -> HeldGang:
     last_reason = ""
     while True:
+        alive()
         snapshot = inventory()
         try:
             plan = plan_gang(want, snapshot)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from raytpu.errors import Refused, RunStopped, SpecError, WrongRequest
+from raytpu.errors import Refused, SpecError, WrongRequest
 from raytpu.spec import Slices
 
 PROBE_S = 5.0
@@ -126,27 +124,9 @@ def _driver(address: str) -> Iterator[None]:
             f"  Ray says: {str(error).splitlines()[0]}"
         ) from error
     try:
-        with _stopped_by_sigterm():
-            yield
+        yield
     finally:
         within_s(RELEASE_S, ray.shutdown)
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a run as ``raytpu stop`` does; Ray's own handler leaves with exit code 15 and no word."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise RunStopped("stopped by SIGTERM")
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def search_path() -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +16,15 @@ from raytpu.errors import StorageError, Unplaceable
 from raytpu.launch.checks import check_request
 from raytpu.launch.connect import connected, search_path
 from raytpu.plan import WorkloadPlan, plan_workload
-from raytpu.record import EventTail, Recorded, RunDirectory, RunEnded, read_events, remember_run
+from raytpu.record import (
+    EventTail,
+    Recorded,
+    RunDirectory,
+    RunEnded,
+    read_events,
+    remember_run,
+    request_stop,
+)
 from raytpu.record.storage import join_url
 from raytpu.spec import Workload
 
@@ -117,9 +127,29 @@ def train(workload: Workload, options: RunOptions, on_start: Callable[[], None] 
         remember_run(trainer.directory, join_url(options.home, "runs"))
         on_start()
 
-    with _following(trainer.directory, options.progress):
+    with _stopped_by_sigterm(trainer.directory), _following(trainer.directory, options.progress):
         result = trainer.fit(on_start=remember)
     return Finished(directory=trainer.directory, result=result)
+
+
+@contextmanager
+def _stopped_by_sigterm(directory: RunDirectory) -> Iterator[None]:
+    """SIGTERM asks for the end of the run, as ``raytpu stop`` does.
+
+    Ray's own handler leaves with exit code 15 and no word, and wraps what another one raises.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers nowhere else
+        yield
+        return
+
+    def ask(*_: object) -> None:
+        request_stop(directory, "SIGTERM", who=f"a signal to process {os.getpid()}")
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 @contextmanager

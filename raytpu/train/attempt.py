@@ -80,6 +80,7 @@ def run_attempt(attempt: Attempt) -> Result:
         deadline_s=attempt.deadlines.hold_s,
         inventory=ray_inventory,
         waiting=waiting,
+        alive=attempt.stop_requested,
     ) as held:
         attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
         attempt.log.write(StateChanged(state="starting hosts"))

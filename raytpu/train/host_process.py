@@ -7,6 +7,7 @@ joining overlap with what the driver still prepares. The class is made a Ray Tra
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -189,5 +190,7 @@ def _import_jax(*, with_orbax: bool) -> None:
 
     import raytpu.train.context
 
+    # Orbax tells every step of a save at level INFO, in which a user's own lines drown.
+    logging.getLogger("absl").setLevel(logging.WARNING)
     if with_orbax:
         import raytpu.checkpoint.orbax_store  # noqa: F401

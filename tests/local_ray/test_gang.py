@@ -75,6 +75,27 @@ def test_two_jobs_that_each_want_all_slices_take_turns():
     wait_until_free()
 
 
+def test_a_wait_for_slices_can_be_ended():
+    """`raytpu stop` of a run that waits must not wait with it."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop() -> None:
+        if time.monotonic() - began > 1:
+            raise Stopped
+
+    with hold_slices(slices(2), owner="first", deadline_s=20, inventory=ray_inventory):
+        began = time.monotonic()
+        with (
+            pytest.raises(Stopped),
+            hold_slices(slices(1), owner="waits", deadline_s=60, inventory=ray_inventory, alive=stop),
+        ):
+            pass
+        assert time.monotonic() - began < 10
+    wait_until_free()
+
+
 def test_what_the_cluster_can_never_give_is_refused_at_once():
     """Waiting for a third slice of two helps nobody."""
     began = time.monotonic()
