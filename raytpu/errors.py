@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 class RaytpuError(Exception):
@@ -113,21 +114,36 @@ class Refused(RaytpuError):
     exit_code = 3
 
 
-class Unplaceable(Refused):
-    """No set of whole slices fits the request; one reason for each slice that was looked at."""
+VerdictState = Literal["usable", "busy", "kept", "suspect", "broken", "quarantined", "unlabelled", "other"]
 
-    def __init__(self, wanted: str, reasons: Iterable[tuple[str, str]] = (), hint: str = "") -> None:
-        self.wanted, self.reasons, self.hint = wanted, tuple(reasons), hint
-        super().__init__(wanted, self.reasons, hint)
+
+@dataclass(frozen=True, slots=True)
+class SliceVerdict:
+    """What one slice of the cluster is to a request."""
+
+    name: str
+    state: VerdictState
+    """``usable`` now · ``busy``: held or in use · ``kept`` for a request earlier in the queue · ``suspect``:
+    a host does not answer · ``broken``: hosts or chips are missing · ``quarantined`` · ``unlabelled``: Ray
+    does not show what it is · ``other``: not what is asked for."""
+    why: str
+    """Every reason, in words."""
+    fix: str = ""
+    """What would make the slice usable; empty when nothing but waiting does."""
+
+
+class Unplaceable(Refused):
+    """No set of whole slices fits the request; a verdict for each slice that was looked at."""
+
+    def __init__(self, sentence: str, slices: Iterable[SliceVerdict] = (), next_step: str = "") -> None:
+        self.sentence, self.slices, self.next_step = sentence, tuple(slices), next_step
+        super().__init__(sentence, self.slices, next_step)
 
     def __str__(self) -> str:
-        if self.reasons:
-            lines = [f"need {self.wanted}; none of these will do:"]
-            lines += [f"  {name}: {reason}" for name, reason in self.reasons]
-        else:
-            lines = [f"need {self.wanted}; the cluster has no TPU slices at all"]
-        if self.hint:
-            lines.append(f"  {self.hint}")
+        lines = [self.sentence]
+        lines += [f"  {verdict.name}: {verdict.why}" for verdict in self.slices]
+        if self.next_step:
+            lines.append(f"  {self.next_step}")
         return "\n".join(lines)
 
 

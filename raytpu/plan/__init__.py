@@ -5,6 +5,10 @@ from __future__ import annotations
 from raytpu.plan.batch import BatchPlan as BatchPlan
 from raytpu.plan.batch import RowSpan as RowSpan
 from raytpu.plan.batch import plan_batch as plan_batch
+from raytpu.plan.diagnosis import Diagnosis as Diagnosis
+from raytpu.plan.diagnosis import diagnose as diagnose
+from raytpu.plan.diagnosis import diagnosis_document as diagnosis_document
+from raytpu.plan.diagnosis import never_fits as never_fits
 from raytpu.plan.explanation import explain_plan as explain_plan
 from raytpu.plan.explanation import plan_document as plan_document
 from raytpu.plan.gang import GangPlan as GangPlan
@@ -24,6 +28,7 @@ from raytpu.plan.workload import plan_workload as plan_workload
 
 __all__ = [
     "BatchPlan",
+    "Diagnosis",
     "GangPlan",
     "HostState",
     "Inventory",
@@ -33,10 +38,13 @@ __all__ = [
     "RowSpan",
     "SliceState",
     "WorkloadPlan",
+    "diagnose",
+    "diagnosis_document",
     "explain_plan",
     "imagined_inventory",
     "megascale_environment",
     "natural_order",
+    "never_fits",
     "plan_batch",
     "plan_document",
     "plan_gang",

@@ -99,7 +99,7 @@ def _rows_by_process(
     return tuple(
         _spans(
             (
-                layout.shard(process.slice_index, process.worker_id * process.local_devices + local)
+                layout.shard(process.slice_index, process.position * process.local_devices + local)
                 for local in range(process.local_devices)
             ),
             rows_per_shard,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from raytpu.errors import Unplaceable
+from raytpu.plan.diagnosis import diagnose
 from raytpu.plan.inventory import Inventory, SliceState, natural_order
-from raytpu.plan.refusal import Fit, describe_shape, next_step
+from raytpu.plan.refusal import Fit
 from raytpu.spec import Slices
 from raytpu.topology import SliceShape
 
@@ -22,15 +23,22 @@ class ProcessAssignment:
     slice_index: int
     slice_count: int
     worker_id: int
+    """Label of the host in its physical slice, whatever part of it is held."""
+    position: int
+    """Index of the host inside what is held; ``worker_id`` when that is the whole slice."""
     hosts_per_slice: int
+    """Hosts held of each slice."""
     node_id: str
     address: str
     chips: int
+    """Chips used on this host: all of them, or fewer when a part of one host is held."""
     local_devices: int
     """JAX devices of this host: one a chip, two on v7x."""
     global_devices: int
     """JAX devices of the whole gang."""
     platform: Literal["cpu", "tpu"]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What libtpu on this host must be told because only a part of the slice is held; empty for a whole."""
 
     @property
     def host(self) -> str:
@@ -40,12 +48,21 @@ class ProcessAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSlice:
-    """One slice of a gang; ``processes`` are in worker order."""
+    """One slice of a gang, or a part of one; ``processes`` are in the order of their position."""
 
     name: str
+    """Name of the physical slice."""
     index: int
     shape: SliceShape
+    """Shape of what is held."""
+    of: SliceShape
+    """Shape of the physical slice; ``shape`` when all of it is held."""
     processes: tuple[ProcessAssignment, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the slice is held, not a part."""
+        return self.shape == self.of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +96,12 @@ def plan_gang(want: Slices, inventory: Inventory, exclude: frozenset[str] = froz
     real_exist = any(not state.simulated for state in in_order)
     fit = Fit(shape=shape, hosts=shape.hosts, exclude=exclude, real_slices_exist=real_exist)
     chosen: list[SliceState] = []
-    reasons: dict[str, str] = {}
     for state in in_order:
-        why_not = fit.why_not(state)
-        if why_not is None:
+        if fit.why_not(state) is None:
             chosen.append(state)
             if len(chosen) == want.count:
                 return _gang_of(chosen, shape)
-        else:
-            reasons[state.name] = why_not
-    for state in chosen:
-        reasons[state.name] = f"whole and idle, but only {len(chosen)} of the {want.count} wanted"
-    raise Unplaceable(
-        f"{want.count} whole {describe_shape(shape)} slice{'s' if want.count != 1 else ''}",
-        [(state.name, reasons[state.name]) for state in in_order],
-        next_step(want.count, fit, in_order, idle=len(chosen)),
-    )
+    raise diagnose(want, inventory, exclude).refusal()
 
 
 def _gang_of(chosen: list[SliceState], shape: SliceShape) -> GangPlan:
@@ -111,6 +118,7 @@ def _gang_of(chosen: list[SliceState], shape: SliceShape) -> GangPlan:
                 slice_index=slice_index,
                 slice_count=len(chosen),
                 worker_id=worker_id,
+                position=worker_id,
                 hosts_per_slice=hosts,
                 node_id=by_worker[worker_id].node_id,
                 address=by_worker[worker_id].address,
@@ -121,5 +129,7 @@ def _gang_of(chosen: list[SliceState], shape: SliceShape) -> GangPlan:
             )
             for worker_id in range(hosts)
         )
-        planned.append(PlannedSlice(name=state.name, index=slice_index, shape=shape, processes=processes))
+        planned.append(
+            PlannedSlice(name=state.name, index=slice_index, shape=shape, of=shape, processes=processes)
+        )
     return GangPlan(slices=tuple(planned), simulated=simulated)

@@ -20,6 +20,10 @@ class HostState:
     chips: int
     """Chips that the host has; 0 when it is dead, because a dead node reports nothing."""
     chips_free: int
+    held_by: str | None = None
+    """Who holds all chips of this host as a part of the slice, in words; ``None`` when nobody is known to."""
+    suspect: str | None = None
+    """Why the host is not to be trusted although Ray counts it as alive, in words: it does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,13 @@ class SliceState:
     hosts: tuple[HostState, ...]
     simulated: bool = False
     held_by: str | None = None
-    """Who holds the slice, in words for a person; ``None`` when nobody is known to."""
+    """Who holds the whole slice, in words for a person; ``None`` when nobody is known to."""
+    zone: str | None = None
+    """Where the slice stands, such as ``us-east5-b``; ``None`` when its hosts carry no label that tells."""
+    quarantined: str | None = None
+    """Why nobody gets the slice until the quarantine is lifted, in words; ``None`` when it is under none."""
+    kept_for: str | None = None
+    """Whose request, earlier in the queue, claims the idle slice, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,21 @@ class Inventory:
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1}, key=natural_order)
             raise ValueError(f"an inventory names each slice once; named twice: {', '.join(twice)}")
+
+    def slice(self, name: str) -> SliceState | None:
+        """The slice of that name."""
+        return next((state for state in self.slices if state.name == name), None)
+
+    def with_slice(self, state: SliceState) -> Inventory:
+        """The snapshot with ``state`` in the place of the slice of that name, or at the end."""
+        for index, known in enumerate(self.slices):
+            if known.name == state.name:
+                return Inventory(slices=(*self.slices[:index], state, *self.slices[index + 1 :]))
+        return Inventory(slices=(*self.slices, state))
+
+    def without(self, name: str) -> Inventory:
+        """The snapshot without the slice of that name; an unknown one changes nothing."""
+        return Inventory(slices=tuple(state for state in self.slices if state.name != name))
 
 
 _DIGITS = re.compile(r"(\d+)")

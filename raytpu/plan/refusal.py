@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from raytpu.errors import SliceVerdict, VerdictState
 from raytpu.plan.inventory import HostState, SliceState
 from raytpu.topology import SliceShape
 
@@ -20,6 +21,33 @@ class Fit:
     exclude: frozenset[str]
     real_slices_exist: bool
 
+    def ever(self, state: SliceState) -> bool:
+        """Whether the slice could be used if it were whole and idle."""
+        excluded = state.name in self.exclude or (state.simulated and self.real_slices_exist)
+        return not excluded and not self.wrong_shape(state)
+
+    def verdict(self, state: SliceState) -> SliceVerdict:
+        """What the slice is to the request."""
+        why = self.why_not(state)
+        if why is None:
+            return SliceVerdict(state.name, "usable", "whole and idle")
+        return SliceVerdict(state.name, self._state_of(state), why)
+
+    def _state_of(self, state: SliceState) -> VerdictState:
+        if state.generation is None or state.topology is None:
+            return "unlabelled"
+        if not self.ever(state):
+            return "other"
+        if state.quarantined is not None:
+            return "quarantined"
+        if any(host.suspect is not None for host in state.hosts):
+            return "suspect"
+        if not self._is_whole(state):
+            return "broken"
+        if state.held_by is not None or self._busy(state):
+            return "busy"
+        return "kept"
+
     def why_not(self, state: SliceState) -> str | None:
         """Every reason against a slice, in words; ``None`` when it can be used."""
         if wrong := self.wrong_shape(state):
@@ -29,8 +57,13 @@ class Fit:
             reasons.append("simulated, in a cluster with real slices")
         if state.name in self.exclude:
             reasons.append("excluded by this request")
+        if state.quarantined is not None:
+            reasons.append(f"under quarantine: {state.quarantined}")
         if state.held_by is not None:
             reasons.append(f"held by {state.held_by}")
+        if state.kept_for is not None:
+            reasons.append(f"idle, but kept for {state.kept_for}, which comes first")
+        reasons += [f"{_named(host)}: {host.suspect}" for host in state.hosts if host.suspect is not None]
         if not self._is_whole(state):
             reasons += self._broken(state)
         if state.held_by is None:  # the chips of a held slice are taken by its holder
@@ -88,10 +121,16 @@ class Fit:
         return reasons
 
     def _busy(self, state: SliceState) -> list[str]:
-        return [
+        parts = [
+            f"{_named(host)} is held by {host.held_by}" for host in state.hosts if host.held_by is not None
+        ]
+        return parts + [
             f"{_named(host)} has {host.chips_free} of {host.chips} chips free"
             for host in state.hosts
-            if host.chips_free != host.chips and host.alive and host.chips == self.shape.chips_per_host
+            if host.held_by is None
+            and host.chips_free != host.chips
+            and host.alive
+            and host.chips == self.shape.chips_per_host
         ]
 
 

@@ -9,7 +9,15 @@ import re
 import pytest
 
 from raytpu import errors
-from raytpu.errors import DeadlineExceeded, Problem, RaytpuError, TopologyError, Unplaceable, WorkloadInvalid
+from raytpu.errors import (
+    DeadlineExceeded,
+    Problem,
+    RaytpuError,
+    SliceVerdict,
+    TopologyError,
+    Unplaceable,
+    WorkloadInvalid,
+)
 from tests.architecture.project_files import parsed, python_files, shown
 
 EXIT_CODES = {errors.RaytpuError: 1, errors.WrongRequest: 2, errors.Refused: 3, errors.RunFailed: 4}
@@ -19,7 +27,9 @@ EXAMPLES: dict[type[RaytpuError], RaytpuError] = {
     WorkloadInvalid: WorkloadInvalid(
         "llm.yaml", [Problem("train.step", "unknown key", 7), Problem("name", "is missing")]
     ),
-    Unplaceable: Unplaceable("2 whole slices", [("slice-0", "held by other")], "see `raytpu sim status`"),
+    Unplaceable: Unplaceable(
+        "need 2 whole slices", [SliceVerdict("slice-0", "busy", "held by other")], "see `raytpu sim status`"
+    ),
     DeadlineExceeded: DeadlineExceeded(
         "host processes", 120.0, ["slice-0/2", "slice-1/0"], "raise host_start_s"
     ),

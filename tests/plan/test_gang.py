@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from raytpu.errors import Unplaceable
+from raytpu.errors import SliceVerdict, Unplaceable
 from raytpu.plan import Inventory, SliceState, imagined_inventory, natural_order, plan_gang
 from tests.plan.builders import host, slice_state, slices
 
@@ -169,7 +169,7 @@ UNUSABLE = {
 @pytest.mark.parametrize(("state", "reason"), UNUSABLE.values(), ids=UNUSABLE.keys())
 def test_an_unusable_slice_is_refused_with_its_reason(state: SliceState, reason: str) -> None:
     """A gang on such a slice hangs in its first collective, and nobody knows why it pends."""
-    assert refusal(1, state).reasons == (("a", reason),)
+    assert [verdict.why for verdict in refusal(1, state).slices] == [reason]
 
 
 @pytest.mark.parametrize(("state", "reason"), UNUSABLE.values(), ids=UNUSABLE.keys())
@@ -194,14 +194,14 @@ def test_an_excluded_slice_is_not_used() -> None:
     error = refusal(1, slice_state("a"), exclude=frozenset({"a"}))
 
     assert gang.slices[0].name == "b"
-    assert error.reasons == (("a", "excluded by this request"),)
+    assert error.slices == (SliceVerdict("a", "other", "excluded by this request"),)
 
 
 def test_a_simulated_slice_never_stands_in_for_a_real_one() -> None:
     """A run that someone pays TPUs for would train on CPU."""
     error = refusal(1, slice_state("a", simulated=True), slice_state("b", held_by="x"))
 
-    assert error.reasons[0] == ("a", "simulated, in a cluster with real slices")
+    assert error.slices[0] == SliceVerdict("a", "other", "simulated, in a cluster with real slices")
 
 
 def test_too_few_whole_slices_are_refused_never_partly_taken() -> None:
@@ -209,8 +209,8 @@ def test_too_few_whole_slices_are_refused_never_partly_taken() -> None:
     error = refusal(2, slice_state("a"), slice_state("b", held_by="run llm"))
 
     assert str(error) == (
-        "need 2 whole v6e 2x4 (2 × 4 chips) slices; none of these will do:\n"
-        "  a: whole and idle, but only 1 of the 2 wanted\n"
+        "need 2 whole v6e 2x4 (2 × 4 chips) slices: 1 usable, 1 busy\n"
+        "  a: whole and idle\n"
         "  b: held by run llm\n"
         "  the cluster has 2 such slices: the request fits when enough of them are whole and idle; "
         "slices.count: 1 fits now"
@@ -221,7 +221,7 @@ def test_more_slices_than_exist_says_how_many_there_are() -> None:
     """The user waits for slices that nobody has."""
     error = refusal(2, slice_state("a"))
 
-    assert error.hint == "the cluster has 1 such slice, 2 are wanted; slices.count: 1 fits now"
+    assert error.next_step == "the cluster has 1 such slice, 2 are wanted; slices.count: 1 fits now"
 
 
 def test_a_free_slice_of_another_shape_is_pointed_out() -> None:
@@ -232,14 +232,14 @@ def test_a_free_slice_of_another_shape_is_pointed_out() -> None:
         1, slice_state("a", held_by="x"), *others, slice_state("d", generation="v5e", held_by="x")
     )
 
-    assert error.hint.endswith("idle in another shape: 2 × v6e 4x4 with 4 chips per host")
+    assert error.next_step.endswith("idle in another shape: 2 × v6e 4x4 with 4 chips per host")
 
 
 def test_an_empty_cluster_says_what_to_do() -> None:
     error = refusal(1)
 
     assert "no TPU slices at all" in str(error)
-    assert "raytpu sim up" in error.hint
+    assert "raytpu sim up" in error.next_step
 
 
 def test_a_refusal_survives_pickling() -> None:
@@ -247,7 +247,7 @@ def test_a_refusal_survives_pickling() -> None:
     error = refusal(1, slice_state("a", held_by="x"))
 
     again = pickle.loads(pickle.dumps(error))
-    assert (again.wanted, again.reasons, again.hint) == (error.wanted, error.reasons, error.hint)
+    assert vars(again) == vars(error)
 
 
 def test_an_inventory_names_each_slice_once() -> None:

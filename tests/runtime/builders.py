@@ -19,6 +19,7 @@ def assignment(
         slice_index=index // hosts,
         slice_count=slices,
         worker_id=index % hosts,
+        position=index % hosts,
         hosts_per_slice=hosts,
         node_id=f"node-{index}",
         address="127.0.0.1",
