@@ -48,7 +48,12 @@ def _add_topologies(slices: dict[str, Any]) -> None:
     slices["allOf"] = [
         {
             "if": {"properties": {"generation": {"const": name}}, "required": ["generation"]},
-            "then": {"properties": {"topology": {"enum": _topologies(name)}}},
+            "then": {
+                "properties": {
+                    "topology": {"enum": _topologies(name)},
+                    "alternatives": {"items": {"enum": _topologies(name)}},
+                }
+            },
         }
         for name in GENERATIONS
     ]

@@ -72,6 +72,8 @@ def sections_together(
     A function of parts, not a method, so that the parser can apply it to what is left of a document that
     has other problems, and report all at once.
     """
+    if slices is not None:
+        yield from _devices_are_fixed(slices)
     if mesh_is_default and slices is not None:
         mesh = default_mesh(slices)
     if slices is not None and mesh is not None:
@@ -92,6 +94,21 @@ def sections_together(
             ("data", "eval"),
             "there would be two streams called eval: data.train.holdout makes one; "
             "set it to 0, or leave data.eval out",
+        )
+
+
+def _devices_are_fixed(slices: Slices) -> Iterator[Broken]:
+    """What a program of its own may ask of ``raytpu.hold``, but not a training run."""
+    why = "the mesh of a training run is laid out for"
+    if slices.alternatives:
+        yield Broken(
+            ("slices", "alternatives"),
+            f"{why} one topology; leave it out (a workload file for each topology does the same)",
+        )
+    if slices.least != slices.count:
+        yield Broken(
+            ("slices", "min_count"),
+            f"{why} a fixed number of slices; leave it out, or set it to {slices.count} like count",
         )
 
 

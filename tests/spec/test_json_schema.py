@@ -29,6 +29,8 @@ def test_a_valid_document_is_valid_to_an_editor() -> None:
     [
         ("every_steps", "every_step"),
         ("topology: 2x4", "topology: 2x2x2"),
+        ("count: 2", "count: 2, alternatives: [2x2x2]"),
+        ("count: 2", "count: 2, min_count: 0"),
         ("generation: v6e", "generation: v6"),
         ("name: stdlib-gpt", "name: Stdlib"),
         ("steps: 200", "steps: many"),
