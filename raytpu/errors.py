@@ -132,6 +132,10 @@ class SliceVerdict:
     """What would make the slice usable; empty when nothing but waiting does."""
 
 
+VERDICTS_SHOWN = 40
+"""By feel: about a screen. ``Unplaceable.slices`` has all of them."""
+
+
 class Unplaceable(Refused):
     """No set of whole slices fits the request; a verdict for each slice that was looked at."""
 
@@ -140,8 +144,14 @@ class Unplaceable(Refused):
         super().__init__(sentence, self.slices, next_step)
 
     def __str__(self) -> str:
+        # What is nearest to fitting is read first where not everything can be shown.
+        shown = self.slices
+        if len(shown) > VERDICTS_SHOWN:
+            shown = tuple(sorted(shown, key=lambda verdict: verdict.state == "other"))[:VERDICTS_SHOWN]
         lines = [self.sentence]
-        lines += [f"  {verdict.name}: {verdict.why}" for verdict in self.slices]
+        lines += [f"  {each.name}: {each.why}{f' → {each.fix}' if each.fix else ''}" for each in shown]
+        if len(shown) < len(self.slices):
+            lines.append(f"  … and {len(self.slices) - len(shown)} more")
         if self.next_step:
             lines.append(f"  {self.next_step}")
         return "\n".join(lines)

@@ -15,6 +15,7 @@ from raytpu.plan.gang import GangPlan as GangPlan
 from raytpu.plan.gang import PlannedSlice as PlannedSlice
 from raytpu.plan.gang import ProcessAssignment as ProcessAssignment
 from raytpu.plan.gang import plan_gang as plan_gang
+from raytpu.plan.inventory import SIMULATED_LABEL as SIMULATED_LABEL
 from raytpu.plan.inventory import HostState as HostState
 from raytpu.plan.inventory import Inventory as Inventory
 from raytpu.plan.inventory import SliceState as SliceState
@@ -27,6 +28,7 @@ from raytpu.plan.workload import WorkloadPlan as WorkloadPlan
 from raytpu.plan.workload import plan_workload as plan_workload
 
 __all__ = [
+    "SIMULATED_LABEL",
     "BatchPlan",
     "Diagnosis",
     "GangPlan",

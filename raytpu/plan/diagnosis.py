@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
-from raytpu.errors import SliceVerdict, Unplaceable
-from raytpu.plan.inventory import Inventory, natural_order
-from raytpu.plan.refusal import Fit, describe_shape, next_step
+from raytpu.errors import SliceVerdict, Unplaceable, VerdictState
+from raytpu.plan.choice import Wish, best_of, choose, own_shape, wish
+from raytpu.plan.inventory import Inventory, SliceState
+from raytpu.plan.verdict import verdict_on
 from raytpu.spec import Slices
+from raytpu.topology import SliceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,32 +31,31 @@ class Diagnosis:
 
 
 def diagnose(want: Slices, inventory: Inventory, exclude: frozenset[str] = frozenset()) -> Diagnosis:
-    """What each slice of the inventory is to the request."""
-    shape = want.shape
-    in_order = sorted(inventory.slices, key=lambda state: natural_order(state.name))
-    real_exist = any(not state.simulated for state in in_order)
-    fit = Fit(shape=shape, hosts=shape.hosts, exclude=exclude, real_slices_exist=real_exist)
-    verdicts = tuple(fit.verdict(state) for state in in_order)
-    usable = sum(verdict.state == "usable" for verdict in verdicts)
-    wanted = f"{want.count} whole {describe_shape(shape)} slice{'s' if want.count != 1 else ''}"
-    if usable >= want.count:
-        return Diagnosis(sentence=f"{wanted} can be had now", slices=verdicts, next_step="")
-    counts = Counter(verdict.state for verdict in verdicts)
-    have = ", ".join(f"{count} {state}" for state, count in counts.items())
+    """What each slice of the inventory is to the request, and whether it fits now.
+
+    Args:
+        exclude: names of slices not to use, beside those of the request.
+    """
+    wished, in_order = wish(want, inventory, exclude), inventory.in_order()
+    chosen = choose(wished, in_order)
+    if not chosen:
+        return why_not(wished, in_order)
+    where = ", ".join(candidate.state.name for candidate in chosen)
     return Diagnosis(
-        sentence=f"need {wanted}: {have or 'the cluster has no TPU slices at all'}",
-        slices=verdicts,
-        next_step=next_step(want.count, fit, in_order, idle=usable),
+        sentence=f"{describe(want)} can be had now: {where}",
+        slices=tuple(verdict_on(state, wished) for state in in_order),
+        next_step="",
     )
 
 
-def diagnosis_document(diagnosis: Diagnosis) -> Mapping[str, Any]:
-    """The diagnosis as JSON-ready values."""
-    return {
-        "sentence": diagnosis.sentence,
-        "slices": [asdict(verdict) for verdict in diagnosis.slices],
-        "next_step": diagnosis.next_step,
-    }
+def why_not(wished: Wish, in_order: list[SliceState]) -> Diagnosis:
+    """The diagnosis of a request for which ``choose`` found nothing."""
+    verdicts = tuple(verdict_on(state, wished) for state in in_order)
+    return Diagnosis(
+        sentence=f"need {describe(wished.want)}: {_what_there_is(verdicts)}",
+        slices=verdicts,
+        next_step=_next_step(wished, in_order),
+    )
 
 
 def never_fits(
@@ -65,9 +66,94 @@ def never_fits(
     A slice counts by its labels, whatever the state of its hosts: what is held will be released, what is
     lost may be replaced, a quarantine may be lifted.
     """
-    shape = want.shape
-    real_exist = any(not state.simulated for state in inventory.slices)
-    fit = Fit(shape=shape, hosts=shape.hosts, exclude=exclude, real_slices_exist=real_exist)
-    if sum(fit.ever(state) for state in inventory.slices) >= want.count:
+    wished = wish(want, inventory, exclude)
+    if any(_could(wished, inventory.slices, shape) >= want.least for shape in wished.shapes):
         return None
     return diagnose(want, inventory, exclude).refusal()
+
+
+def diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as JSON-ready values."""
+    return {
+        "sentence": diagnosis.sentence,
+        "slices": [asdict(verdict) for verdict in diagnosis.slices],
+        "next_step": diagnosis.next_step,
+    }
+
+
+def describe(want: Slices) -> str:
+    """``2 to 4 whole v6e 4x4 (4 × 4 chips) slices in one zone``: with the hosts, which tell apart two shapes
+    of one topology."""
+    first, *others = want.shapes
+    shapes = " or ".join(
+        [
+            f"{first.generation} {first.topology} {_hosts_text(first)}",
+            *(f"{shape.topology} {_hosts_text(shape)}" for shape in others),
+        ]
+    )
+    number = str(want.count) if want.least == want.count else f"{want.least} to {want.count}"
+    noun = f"slice{'s' if want.count != 1 else ''}"
+    zone = " in one zone" if want.same_zone and want.count > 1 else ""
+    if want.sub_slice:
+        return f"{number} {shapes} {noun}{zone}, whole or a part of a larger one"
+    return f"{number} whole {shapes} {noun}{zone}"
+
+
+def _hosts_text(shape: SliceShape) -> str:
+    return f"({shape.hosts} × {shape.chips_per_host} chip{'s' if shape.chips_per_host != 1 else ''})"
+
+
+def _what_there_is(verdicts: Sequence[SliceVerdict]) -> str:
+    if not verdicts:
+        return "the cluster has no TPU slices at all"
+    counts = Counter(verdict.state for verdict in verdicts)
+    return ", ".join(f"{counts[state]} {state}" for state in get_args(VerdictState) if counts[state])
+
+
+def _could(wished: Wish, states: Sequence[SliceState], shape: SliceShape) -> int:
+    """How many slices of this shape the request could ever get together."""
+    zones: Counter[str] = Counter()
+    for state in states:
+        if wished.fits(state, shape) and wished.bars(state) is None:
+            zone = state.zone if state.zone is not None else f"? {state.name}"
+            zones[zone if wished.want.same_zone else ""] += 1
+    return max(zones.values(), default=0)
+
+
+def _next_step(wished: Wish, in_order: list[SliceState]) -> str:
+    """What would make a refused request fit; empty when the snapshot does not tell."""
+    want = wished.want
+    if not in_order:
+        return "`raytpu sim up` brings up simulated slices; on GKE, check that the TPU node pool is up"
+    parts = []
+    could = max(_could(wished, in_order, shape) for shape in wished.shapes)
+    where = " in one zone" if want.same_zone and want.count > 1 else ""
+    such = f"{could} such slice{'s' if could != 1 else ''}{where}"
+    if 0 < could < want.least:
+        parts.append(f"the cluster has {such}, {want.least} are wanted")
+    elif could:
+        parts.append(f"the cluster has {such}: the request fits when enough of them are whole and idle")
+    if now := _most_now(wished, in_order):
+        parts.append(f"slices.{'count' if want.min_count is None else 'min_count'}: {now} fits now")
+    if others := _idle_in_other_shapes(wished, in_order):
+        parts.append(f"idle in another shape: {others}")
+    return "; ".join(parts)
+
+
+def _most_now(wished: Wish, in_order: list[SliceState]) -> int:
+    """How many slices could be had now, if that many were enough."""
+    return max(
+        len(best_of(wished.want, (found for state in in_order if (found := wished.candidate(state, shape)))))
+        for shape in wished.shapes
+    )
+
+
+def _idle_in_other_shapes(wished: Wish, in_order: list[SliceState]) -> str:
+    found: Counter[str] = Counter()
+    for state in in_order:
+        own = own_shape(state)
+        if own is None or state.held_by is not None or state.kept_for is not None or not state.idle:
+            continue
+        if state.sound_hosts == own.hosts and not any(wished.fits(state, shape) for shape in wished.shapes):
+            found[f"{own.generation} {own.topology} with {own.chips_per_host} chips per host"] += 1
+    return ", ".join(f"{times} × {shape}" for shape, times in sorted(found.items()))

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raytpu.plan.diagnosis import diagnose
-from raytpu.plan.inventory import Inventory, SliceState, natural_order
-from raytpu.plan.refusal import Fit
+from raytpu.plan.choice import Candidate, choose, wish
+from raytpu.plan.diagnosis import why_not
+from raytpu.plan.inventory import Inventory
 from raytpu.spec import Slices
-from raytpu.topology import SliceShape
+from raytpu.topology import SliceShape, sub_slice_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,57 +79,51 @@ class GangPlan:
 
 
 def plan_gang(want: Slices, inventory: Inventory, exclude: frozenset[str] = frozenset()) -> GangPlan:
-    """The first whole and idle slices of the wanted shape, in natural name order.
+    """The slices that the request gets, whole or as parts, and the process of each of their hosts.
 
-    Name order makes the plan a function of its inputs. ``process_index`` is
-    ``slice_index * hosts_per_slice + worker_id``: the order that the hardware has, not the order in which
-    hosts happened to start.
+    ``choice.choose`` says which; the order of names makes the plan a function of its inputs.
+    ``process_index`` is ``slice_index * hosts_per_slice + position``: the order that the hardware has, not
+    the order in which hosts happened to start.
 
     Args:
-        exclude: names of slices not to use; a name that the inventory does not have changes nothing.
+        exclude: names of slices not to use, beside those of the request; a name that the inventory does not
+            have changes nothing.
 
     Raises:
-        Unplaceable: carrying one reason per slice of the inventory, in natural name order.
+        Unplaceable: the request does not fit now; it is the refusal that ``diagnose`` gives.
     """
-    shape = want.shape
-    in_order = sorted(inventory.slices, key=lambda state: natural_order(state.name))
-    real_exist = any(not state.simulated for state in in_order)
-    fit = Fit(shape=shape, hosts=shape.hosts, exclude=exclude, real_slices_exist=real_exist)
-    chosen: list[SliceState] = []
-    for state in in_order:
-        if fit.why_not(state) is None:
-            chosen.append(state)
-            if len(chosen) == want.count:
-                return _gang_of(chosen, shape)
-    raise diagnose(want, inventory, exclude).refusal()
+    wished, in_order = wish(want, inventory, exclude), inventory.in_order()
+    chosen = choose(wished, in_order)
+    if not chosen:
+        raise why_not(wished, in_order).refusal()
+    slices = tuple(_planned(candidate, index, len(chosen)) for index, candidate in enumerate(chosen))
+    return GangPlan(slices=slices, simulated=chosen[0].state.simulated)
 
 
-def _gang_of(chosen: list[SliceState], shape: SliceShape) -> GangPlan:
-    simulated = chosen[0].simulated
-    hosts, chips, devices = shape.hosts, shape.chips_per_host, shape.devices_per_host
-    planned = []
-    for slice_index, state in enumerate(chosen):
-        by_worker = {host.worker_id: host for host in state.hosts if host.alive}
-        processes = tuple(
-            ProcessAssignment(
-                process_index=slice_index * hosts + worker_id,
-                process_count=len(chosen) * hosts,
-                slice_name=state.name,
-                slice_index=slice_index,
-                slice_count=len(chosen),
-                worker_id=worker_id,
-                position=worker_id,
-                hosts_per_slice=hosts,
-                node_id=by_worker[worker_id].node_id,
-                address=by_worker[worker_id].address,
-                chips=chips,
-                local_devices=devices,
-                global_devices=len(chosen) * hosts * devices,
-                platform="cpu" if simulated else "tpu",
-            )
-            for worker_id in range(hosts)
+def _planned(candidate: Candidate, slice_index: int, slice_count: int) -> PlannedSlice:
+    shape, state, part = candidate.shape, candidate.state, candidate.part
+    by_worker = {host.worker_id: host for host in state.hosts if host.alive}
+    hosts = [by_worker[worker_id] for worker_id in candidate.worker_ids]
+    addresses = [host.address for host in hosts]
+    devices = shape.devices_per_host
+    processes = tuple(
+        ProcessAssignment(
+            process_index=slice_index * len(hosts) + position,
+            process_count=slice_count * len(hosts),
+            slice_name=state.name,
+            slice_index=slice_index,
+            slice_count=slice_count,
+            worker_id=worker_id,
+            position=position,
+            hosts_per_slice=len(hosts),
+            node_id=host.node_id,
+            address=host.address,
+            chips=shape.chips_per_host,
+            local_devices=devices,
+            global_devices=slice_count * len(hosts) * devices,
+            platform="cpu" if state.simulated else "tpu",
+            environment={} if part is None else sub_slice_environment(part, position, addresses),
         )
-        planned.append(
-            PlannedSlice(name=state.name, index=slice_index, shape=shape, of=shape, processes=processes)
-        )
-    return GangPlan(slices=tuple(planned), simulated=simulated)
+        for position, (worker_id, host) in enumerate(zip(candidate.worker_ids, hosts, strict=True))
+    )
+    return PlannedSlice(name=state.name, index=slice_index, shape=shape, of=candidate.of, processes=processes)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from raytpu.spec import Slices
+
+SIMULATED_LABEL = "raytpu.dev/simulated"
+"""Label of a Ray node whose chips are simulated; its value is ``true``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,23 @@ class SliceState:
     """Why nobody gets the slice until the quarantine is lifted, in words; ``None`` when it is under none."""
     kept_for: str | None = None
     """Whose request, earlier in the queue, claims the idle slice, in words."""
+    # What every plan asks of every slice, found once, when the snapshot is made.
+    sound_hosts: int = field(init=False, repr=False, compare=False)
+    """Number of living hosts, when they have the worker ids from 0 on, all of their chips, and none is
+    suspect; else 0."""
+    idle: bool = field(init=False, repr=False, compare=False)
+    """Whether nobody holds or uses any chip of a living host."""
+
+    def __post_init__(self) -> None:
+        alive = [host for host in self.hosts if host.alive]
+        worker_ids = {host.worker_id for host in alive}
+        sound = worker_ids == set(range(len(alive))) and all(
+            host.chips == self.chips_per_host and host.suspect is None for host in alive
+        )
+        object.__setattr__(self, "sound_hosts", len(alive) if sound else 0)
+        object.__setattr__(
+            self, "idle", all(host.held_by is None and host.chips_free == host.chips for host in alive)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +84,10 @@ class Inventory:
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1}, key=natural_order)
             raise ValueError(f"an inventory names each slice once; named twice: {', '.join(twice)}")
+
+    def in_order(self) -> list[SliceState]:
+        """The slices in natural order of their names."""
+        return sorted(self.slices, key=lambda state: natural_order(state.name))
 
     def slice(self, name: str) -> SliceState | None:
         """The slice of that name."""
@@ -83,6 +108,8 @@ class Inventory:
 _DIGITS = re.compile(r"(\d+)")
 
 
+# Kept: every plan sorts every name of the cluster.
+@lru_cache(maxsize=1 << 16)
 def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
     """Sort key under which ``slice-2`` comes before ``slice-10``."""
     parts = (part for part in _DIGITS.split(name) if part)

@@ -50,7 +50,7 @@ class SliceShape:
     @property
     def chip_grid(self) -> tuple[int, ...]:
         """Chips along each axis; as many axes as the generation has."""
-        return tuple(int(chips) for chips in self.topology.split("x"))
+        return _sizes(self.topology)
 
     @property
     def chips(self) -> int:
@@ -100,6 +100,12 @@ class SliceShape:
 
     def __str__(self) -> str:
         return f"{self.generation} {self.topology}"
+
+
+@cache
+def _sizes(topology: str) -> tuple[int, ...]:
+    """Kept, because plans ask for it once per slice of a large cluster."""
+    return tuple(int(chips) for chips in topology.split("x"))
 
 
 @cache

@@ -1,0 +1,164 @@
+"""Which slices of a snapshot a request gets, and which part of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from raytpu.errors import SpecError
+from raytpu.plan.inventory import Inventory, SliceState
+from raytpu.spec import Slices
+from raytpu.topology import SliceShape, SubSlice, slice_shape, sub_slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A slice that can be had now, or a part of one."""
+
+    state: SliceState
+    shape: SliceShape
+    """Of what can be had."""
+    of: SliceShape
+    """Of the slice."""
+    part: SubSlice | None
+    """``None`` for the whole slice."""
+
+    @property
+    def worker_ids(self) -> tuple[int, ...]:
+        """The hosts, in the order of their position."""
+        return tuple(range(self.of.hosts)) if self.part is None else self.part.worker_ids
+
+    @property
+    def preference(self) -> tuple[int, int]:
+        """Sort key: the whole slice of that shape first, else a part of what is divided already, else a part
+        of the smallest slice."""
+        return (0, 0) if self.part is None else (2 if self.state.idle else 1, self.of.chips)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A request, and what of the snapshot decides about every slice. Made by ``wish``."""
+
+    want: Slices
+    shapes: tuple[SliceShape, ...]
+    excluded: frozenset[str]
+    real_slices_exist: bool
+
+    def bars(self, state: SliceState) -> str | None:
+        """Why the request can never use a slice, whatever its shape, in words."""
+        if state.simulated and self.real_slices_exist:
+            return "simulated, in a cluster with real slices"
+        if state.name in self.excluded:
+            return "excluded by this request"
+        return None
+
+    def fits(self, state: SliceState, shape: SliceShape) -> bool:
+        """Whether a slice is, or has a part, of this shape: by its labels alone."""
+        if state.topology == shape.topology and state.chips_per_host == shape.chips_per_host:
+            return state.generation == shape.generation
+        if not self.want.sub_slice:
+            return False
+        own = own_shape(state)
+        return own is not None and bool(sub_slices(shape, own))
+
+    def candidate(self, state: SliceState, shape: SliceShape) -> Candidate | None:
+        """What of a slice can be had now in this shape."""
+        if state.held_by is not None or state.kept_for is not None or state.quarantined is not None:
+            return None
+        if state.name in self.excluded or (state.simulated and self.real_slices_exist):
+            return None
+        if not self.fits(state, shape):
+            return None
+        if state.topology == shape.topology:
+            whole = state.idle and state.sound_hosts == shape.hosts
+            return Candidate(state=state, shape=shape, of=shape, part=None) if whole else None
+        own = own_shape(state)
+        # Not of a broken slice: it is repaired or replaced whole, under whoever has the rest of it.
+        if own is None or state.sound_hosts != own.hosts:
+            return None
+        part = _free_part(state, sub_slices(shape, own))
+        return None if part is None else Candidate(state=state, shape=shape, of=own, part=part)
+
+
+def wish(want: Slices, inventory: Inventory, exclude: frozenset[str] = frozenset()) -> Wish:
+    """The request against this snapshot."""
+    return Wish(
+        want=want,
+        shapes=want.shapes,
+        excluded=exclude.union(want.exclude),
+        real_slices_exist=any(not state.simulated for state in inventory.slices),
+    )
+
+
+def choose(wished: Wish, in_order: list[SliceState]) -> list[Candidate]:
+    """The slices that the request gets; none when fewer can be had than will do.
+
+    The first shape that is there in at least ``least`` slices, and of it as many as there are, up to
+    ``count``. Among several candidates see ``Candidate.preference``, then the order of names.
+
+    Args:
+        in_order: the slices of the snapshot in the natural order of their names, which makes the choice a
+            function of the snapshot.
+    """
+    want = wished.want
+    for shape in wished.shapes:
+        found = (candidate for state in in_order if (candidate := wished.candidate(state, shape)) is not None)
+        chosen = best_of(want, found)
+        if len(chosen) >= want.least:
+            return chosen
+    return []
+
+
+def best_of(want: Slices, found: Iterator[Candidate]) -> list[Candidate]:
+    """The candidates that go together best, at most ``count``; possibly fewer than will do."""
+    if not want.sub_slice and not want.same_zone:  # all alike: the first ones, without a look at the rest
+        return [candidate for candidate, _ in zip(found, range(want.count), strict=False)]
+    ranked = sorted(found, key=lambda candidate: candidate.preference)
+    if want.same_zone:
+        ranked = max(_by_zone(ranked).values(), key=lambda zone: min(len(zone), want.count), default=[])
+    return ranked[: want.count]
+
+
+def _by_zone(candidates: list[Candidate]) -> dict[str | None, list[Candidate]]:
+    """Candidates by zone, in the order of the first of each. A slice without a label is alone in its zone."""
+    zones: dict[str | None, list[Candidate]] = {}
+    for candidate in candidates:
+        zone = candidate.state.zone
+        zones.setdefault(f"? {candidate.state.name}" if zone is None else zone, []).append(candidate)
+    return zones
+
+
+def own_shape(state: SliceState) -> SliceShape | None:
+    """The shape that a slice is by its labels; ``None`` when they are missing or fit no shape that exists."""
+    if state.generation is None or state.topology is None:
+        return None
+    return _shape(state.generation, state.topology, state.chips_per_host)
+
+
+@cache
+def _shape(generation: str, topology: str, chips_per_host: int) -> SliceShape | None:
+    try:
+        return slice_shape(generation, topology, chips_per_host)
+    except SpecError:
+        return None
+
+
+def _free_part(state: SliceState, parts: tuple[SubSlice, ...]) -> SubSlice | None:
+    """The first part that nobody holds or uses; of parts within a host, one on the fullest host with room."""
+    if state.idle:
+        return parts[0]
+    free = {
+        host.worker_id: 0 if host.held_by is not None else host.chips_free
+        for host in state.hosts
+        if host.alive
+    }
+    chips = parts[0].shape.chips_per_host
+    if not parts[0].within_a_host:
+        return next(
+            (part for part in parts if all(free[worker] == chips for worker in part.worker_ids)), None
+        )
+    # What is free on a host is a number of such parts when all of its jobs took parts of that size; others
+    # may have left chips that are no neighbours.
+    open_hosts = [part for part in parts if (left := free[part.worker_ids[0]]) > 0 and left % chips == 0]
+    return min(open_hosts, key=lambda part: free[part.worker_ids[0]], default=None)
