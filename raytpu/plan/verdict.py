@@ -45,12 +45,12 @@ def verdict_on(state: SliceState, wished: Wish) -> SliceVerdict:
     fitting = [shape for shape in wished.shapes if wished.fits(state, shape)]
     usable = next((found for shape in fitting if (found := wished.candidate(state, shape)) is not None), None)
     if usable is not None and not (no_zone := list(_zone_unknown(state, wished))):
+        zone = f", in {state.zone}" if wished.want.same_zone and state.zone is not None else ""
         if usable.part is None:
-            return SliceVerdict(state.name, "usable", "whole and idle")
+            return SliceVerdict(state.name, "usable", f"whole and idle{zone}")
         hosts = _host_list(usable.worker_ids)
-        return SliceVerdict(
-            state.name, "usable", f"{usable.shape.topology} on {hosts} of {usable.of} is idle"
-        )
+        why = f"{usable.shape.topology} on {hosts} of {usable.of} is idle{zone}"
+        return SliceVerdict(state.name, "usable", why)
     if usable is not None:
         reasons = no_zone
     elif fitting:
