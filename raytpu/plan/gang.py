@@ -38,7 +38,7 @@ class ProcessAssignment:
     """JAX devices of the whole gang."""
     platform: Literal["cpu", "tpu"]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What libtpu on this host must be told because only a part of the slice is held; empty for a whole."""
+    """Variables to set on this host because only a part of the slice is held; empty for a whole slice."""
 
     @property
     def host(self) -> str:
@@ -101,7 +101,7 @@ def plan_gang(want: Slices, inventory: Inventory, exclude: frozenset[str] = froz
 
 
 def _planned(candidate: Candidate, slice_index: int, slice_count: int) -> PlannedSlice:
-    shape, state, part = candidate.shape, candidate.state, candidate.part
+    shape, state = candidate.shape, candidate.state
     by_worker = {host.worker_id: host for host in state.hosts if host.alive}
     hosts = [by_worker[worker_id] for worker_id in candidate.worker_ids]
     addresses = [host.address for host in hosts]
@@ -122,8 +122,17 @@ def _planned(candidate: Candidate, slice_index: int, slice_count: int) -> Planne
             local_devices=devices,
             global_devices=slice_count * len(hosts) * devices,
             platform="cpu" if state.simulated else "tpu",
-            environment={} if part is None else sub_slice_environment(part, position, addresses),
+            environment=_environment(candidate, position, addresses),
         )
         for position, (worker_id, host) in enumerate(zip(candidate.worker_ids, hosts, strict=True))
     )
     return PlannedSlice(name=state.name, index=slice_index, shape=shape, of=candidate.of, processes=processes)
+
+
+def _environment(candidate: Candidate, position: int, addresses: list[str]) -> dict[str, str]:
+    if candidate.part is None:
+        return {}
+    told = sub_slice_environment(candidate.part, position, addresses)
+    if candidate.state.simulated:  # as many CPU devices as the part has; JAX prefers it to XLA_FLAGS
+        told["JAX_NUM_CPU_DEVICES"] = str(candidate.shape.devices_per_host)
+    return told

@@ -23,6 +23,10 @@ STALE = (
 )
 """Variables of an earlier life of the machine that must not reach JAX."""
 
+WHOLE_SLICE = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
+"""Variables about all hosts of a slice that a process on a part of it must not see, and for which the part
+has nothing to put in their place (jax/_src/clusters/cloud_tpu_cluster.py prefers the addresses)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentChange:
@@ -46,10 +50,12 @@ def process_environment(
     ``MEGASCALE_*`` is always the plan's: a replacement host may inherit the variables of a gang that no
     longer exists, and libtpu then waits for its slices (ray-project/ray#62893). A single slice has none.
 
+    On a part of a slice the variables are those of the part (``ProcessAssignment.environment``).
+
     ``JAX_PLATFORMS`` names one platform, so that JAX raises where it would otherwise fall back to CPU.
     """
     address, _ = split_address(coordinator)
-    wanted = megascale_environment(assignment, address)
+    wanted = dict(assignment.environment) | megascale_environment(assignment, address)
     wanted["JAX_PLATFORMS"] = assignment.platform
     if assignment.platform == "cpu":
         wanted |= {
@@ -60,7 +66,8 @@ def process_environment(
         }
         if "XLA_FLAGS" in inherited:
             wanted["XLA_FLAGS"] = _without_device_count(inherited["XLA_FLAGS"])
-    stale = {name for name in inherited if name.startswith("MEGASCALE_") or name in STALE}
+    unwanted = STALE + (WHOLE_SLICE if assignment.environment else ())
+    stale = {name for name in inherited if name.startswith("MEGASCALE_") or name in unwanted}
     return EnvironmentChange(set=wanted, remove=tuple(sorted(stale - set(wanted))))
 
 

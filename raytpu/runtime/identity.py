@@ -8,7 +8,7 @@ the process. Ray's world rank is a different permutation in different runs of on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raytpu.errors import HostMismatch
@@ -47,6 +47,26 @@ def check_environment(assignment: ProcessAssignment, environ: Mapping[str, str])
         if name in environ and environ[name] != value
     ]
     _raise(assignment, wrong, "the process was placed on another host than planned")
+    if assignment.environment:
+        _raise(
+            assignment,
+            list(_wrong_chips(assignment.chips, environ.get("TPU_VISIBLE_CHIPS", ""))),
+            "another program on this host has chips that raytpu did not give it; take whole hosts there",
+        )
+
+
+def _wrong_chips(count: int, visible: str) -> Iterator[str]:
+    """What is wrong with the chips that Ray gave to a process on a part of a slice.
+
+    Chips of a part that are no neighbours have no links among them. Blocks of 4 begin at chip 0 or 4 (see
+    ``topology.sub_slices``).
+    """
+    if not visible:
+        return  # the whole host
+    chips = sorted(int(chip) for chip in visible.split(","))
+    if len(chips) != count or chips != list(range(chips[0], chips[0] + count)) or chips[0] % count:
+        noun = "chip" if count == 1 else "neighbouring chips"
+        yield f"TPU_VISIBLE_CHIPS is {visible!r}, expected {count} {noun}"
 
 
 def check_jax(assignment: ProcessAssignment, found: JaxFacts) -> None:

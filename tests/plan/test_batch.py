@@ -20,7 +20,7 @@ from raytpu.plan import (
     plan_mesh,
 )
 from raytpu.spec import Mesh
-from tests.plan.builders import mesh, slice_state, slices
+from tests.plan.builders import host, mesh, slice_state, slices
 
 
 def gang(count: int, *, simulated: bool = True) -> GangPlan:
@@ -101,6 +101,17 @@ def test_a_slice_needs_the_rows_of_its_processes(axes: Mesh, expected: list[tupl
         }
         assert of_slice == of_hosts
         assert plan.rows_per_slice == len(of_slice)
+
+
+def test_on_a_part_of_a_slice_rows_follow_the_position_in_the_part() -> None:
+    """Its worker ids, 1 and 3, are those of the whole slice; rows 8 to 15 would go to nobody."""
+    hosts = (host(0, held_by="x"), host(1), host(2, held_by="x"), host(3))
+    state = slice_state("a", topology="4x4", host_states=hosts, simulated=True)
+    want = slices(sub_slice=True)
+
+    plan = plan_batch(16, plan_mesh(None, want), plan_gang(want, Inventory(slices=(state,))))
+
+    assert plan.rows_by_process == (rows((0, 7)), rows((8, 15)))
 
 
 def test_the_arithmetic_is_stated() -> None:

@@ -238,6 +238,16 @@ def test_a_part_of_a_host_counts_its_chips() -> None:
     assert (process.chips, process.local_devices, process.global_devices) == (1, 1, 1)
 
 
+def test_a_simulated_part_says_how_many_devices_there_are() -> None:
+    """A program of its own, which raytpu does not start, sees the devices of the whole host otherwise."""
+    state = replace(eight_chip_host("a", 8), simulated=True)
+
+    [process] = plan_gang(part("1x1"), cluster(state)).processes
+
+    assert process.environment["JAX_NUM_CPU_DEVICES"] == "1"
+    assert "JAX_NUM_CPU_DEVICES" not in plan_of_half().processes[0].environment
+
+
 def test_a_whole_slice_is_told_nothing() -> None:
     """What the host has by itself is right then, and better than what we could make up."""
     [planned] = plan_gang(slices(), cluster(A)).slices

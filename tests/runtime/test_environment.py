@@ -82,3 +82,40 @@ def test_the_device_count_is_the_plans_and_other_xla_flags_stay():
 
     assert environ["JAX_NUM_CPU_DEVICES"] == "4"
     assert environ["XLA_FLAGS"] == "--xla_a=1 --xla_b=2"
+
+
+PART = {"TPU_WORKER_ID": "0", "TPU_TOPOLOGY": "2x2", "TPU_HOST_BOUNDS": "1,1,1"}
+
+
+def test_on_a_part_of_a_slice_the_part_is_all_there_is():
+    """libtpu would look for the hosts of the other jobs, and JAX would count them as its own."""
+    whole = {
+        "TPU_WORKER_ID": "3",
+        "TPU_TOPOLOGY": "4x4",
+        "TPU_PROCESS_ADDRESSES": "10.0.0.1:8471,10.0.0.2:8471",
+    }
+
+    environ = after(inherited=whole, environment=PART, slices=1, platform="tpu")
+
+    assert {name: environ[name] for name in PART} == PART
+    assert "TPU_PROCESS_ADDRESSES" not in environ
+
+
+def test_on_a_whole_slice_its_own_variables_stay():
+    whole = {"TPU_WORKER_ID": "3", "TPU_PROCESS_ADDRESSES": "10.0.0.1:8471,10.0.0.2:8471"}
+
+    environ = after(inherited=whole, slices=1, platform="tpu")
+
+    assert {name: environ[name] for name in whole} == whole
+
+
+def test_a_simulated_part_of_a_host_shows_its_own_number_of_devices():
+    """The host's XLA_FLAGS speak of all of its chips: a job on one chip would see four."""
+    environ = after(
+        devices=1,
+        inherited={"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+        environment=PART | {"JAX_NUM_CPU_DEVICES": "1"},
+    )
+
+    assert environ["JAX_NUM_CPU_DEVICES"] == "1"
+    assert environ["XLA_FLAGS"] == ""

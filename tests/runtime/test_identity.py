@@ -64,3 +64,19 @@ def test_all_differences_are_told_at_once():
         check_jax(assignment(3), facts(process_index=0, local_devices=8, global_devices=32))
 
     assert str(caught.value).count("expected") == 3
+
+
+@pytest.mark.parametrize(("count", "visible"), [(1, "3"), (4, "0,1,2,3"), (4, "7,6,5,4"), (4, "")])
+def test_neighbouring_chips_make_a_part(count: int, visible: str):
+    part = assignment(3, chips=count, environment={"TPU_TOPOLOGY": "2x2"})
+
+    check_environment(part, {"TPU_VISIBLE_CHIPS": visible} if visible else {})
+
+
+@pytest.mark.parametrize(("count", "visible"), [(1, "2,3"), (4, "0,1,2,5"), (4, "2,3,4,5"), (4, "0,1")])
+def test_chips_that_are_no_neighbours_are_found_before_libtpu_hangs_on_them(count: int, visible: str):
+    """Ray gives any free chips; beside a job that raytpu does not know they may be scattered."""
+    part = assignment(3, chips=count, environment={"TPU_TOPOLOGY": "2x2"})
+
+    with pytest.raises(HostMismatch, match=f"TPU_VISIBLE_CHIPS is '{visible}', expected {count} "):
+        check_environment(part, {"TPU_VISIBLE_CHIPS": visible})
