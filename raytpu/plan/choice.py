@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from raytpu.errors import SpecError
-from raytpu.plan.inventory import Inventory, SliceState
+from raytpu.plan.inventory import Inventory, SliceState, natural_order
 from raytpu.spec import Slices
 from raytpu.topology import SliceShape, SubSlice, slice_shape, sub_slices
 
@@ -95,7 +95,7 @@ def choose(wished: Wish, in_order: list[SliceState]) -> list[Candidate]:
     """The slices that the request gets; none when fewer can be had than will do.
 
     The first shape that is there in at least ``least`` slices, and of it as many as there are, up to
-    ``count``. Among several candidates see ``Candidate.preference``, then the order of names.
+    ``count``. Several candidates are taken by ``Candidate.preference``, then in the order of names.
 
     Args:
         in_order: the slices of the snapshot in the natural order of their names, which makes the choice a
@@ -111,13 +111,14 @@ def choose(wished: Wish, in_order: list[SliceState]) -> list[Candidate]:
 
 
 def best_of(want: Slices, found: Iterator[Candidate]) -> list[Candidate]:
-    """The candidates that go together best, at most ``count``; possibly fewer than will do."""
+    """The candidates that go together best, at most ``count``, in the order of their names; possibly fewer
+    than will do."""
     if not want.sub_slice and not want.same_zone:  # all alike: the first ones, without a look at the rest
         return [candidate for candidate, _ in zip(found, range(want.count), strict=False)]
     ranked = sorted(found, key=lambda candidate: candidate.preference)
     if want.same_zone:
         ranked = max(_by_zone(ranked).values(), key=lambda zone: min(len(zone), want.count), default=[])
-    return ranked[: want.count]
+    return sorted(ranked[: want.count], key=lambda candidate: natural_order(candidate.state.name))
 
 
 def _by_zone(candidates: list[Candidate]) -> dict[str | None, list[Candidate]]:

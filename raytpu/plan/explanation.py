@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from raytpu.plan.batch import BatchPlan, RowSpan
-from raytpu.plan.gang import GangPlan, ProcessAssignment
+from raytpu.plan.gang import GangPlan, PlannedSlice, ProcessAssignment
 from raytpu.plan.mesh import MeshPlan, describe_axes
+from raytpu.plan.verdict import host_list
 from raytpu.plan.workload import WorkloadPlan, whole_number
 
 ROWS_SHOWN = 64
@@ -45,6 +46,7 @@ def plan_document(plan: WorkloadPlan) -> dict[str, Any]:
                 "devices": planned.shape.devices,
                 "hosts": planned.shape.hosts,
                 "chips_per_host": planned.shape.chips_per_host,
+                "part_of": None if planned.whole else planned.of.topology,
                 "processes": [asdict(process) | {"host": process.host} for process in planned.processes],
             }
             for planned in gang.slices
@@ -110,7 +112,7 @@ def _summary(plan: WorkloadPlan) -> list[str]:
 
 
 def _slices_section(gang: GangPlan) -> list[str]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             planned.name,
             planned.shape.generation,
@@ -120,7 +122,18 @@ def _slices_section(gang: GangPlan) -> list[str]:
         )
         for planned in gang.slices
     ]
-    return ["Slices", *_table(("SLICE", "GENERATION", "TOPOLOGY", "ACCELERATOR", "HOSTS"), rows)]
+    header = ["SLICE", "GENERATION", "TOPOLOGY", "ACCELERATOR", "HOSTS"]
+    if not all(planned.whole for planned in gang.slices):
+        header.append("PART OF")
+        rows = [(*row, _part_of(planned)) for row, planned in zip(rows, gang.slices, strict=True)]
+    return ["Slices", *_table(header, rows)]
+
+
+def _part_of(planned: PlannedSlice) -> str:
+    if planned.whole:
+        return "(whole)"
+    chips = "" if planned.shape.chips_per_host == planned.of.chips_per_host else "chips of "
+    return f"{planned.of.topology}: {chips}{host_list(process.worker_id for process in planned.processes)}"
 
 
 def _hosts_section(gang: GangPlan, batch: BatchPlan | None) -> list[str]:

@@ -48,7 +48,7 @@ def verdict_on(state: SliceState, wished: Wish) -> SliceVerdict:
         zone = f", in {state.zone}" if wished.want.same_zone and state.zone is not None else ""
         if usable.part is None:
             return SliceVerdict(state.name, "usable", f"whole and idle{zone}")
-        hosts = _host_list(usable.worker_ids)
+        hosts = host_list(usable.worker_ids)
         why = f"{usable.shape.topology} on {hosts} of {usable.of} is idle{zone}"
         return SliceVerdict(state.name, "usable", why)
     if usable is not None:
@@ -188,7 +188,7 @@ def _busy(state: SliceState, shape: SliceShape) -> Iterator[Reason]:
             holders.setdefault(host.held_by, []).append(host.worker_id)
     for holder, workers in holders.items():
         verb = "is" if len(workers) == 1 else "are"
-        yield Reason("busy", f"{_host_list(workers)} {verb} held by {holder}")
+        yield Reason("busy", f"{host_list(workers)} {verb} held by {holder}")
     for host in state.hosts:
         in_use = host.alive and host.held_by is None and host.chips_free != host.chips
         if in_use and host.chips == shape.chips_per_host:  # else the number of chips is what is said
@@ -226,7 +226,7 @@ def _named(host: HostState) -> str:
     return f"host at {host.address}" if host.worker_id is None else f"host {host.worker_id}"
 
 
-def _host_list(worker_ids: Iterable[int]) -> str:
+def host_list(worker_ids: Iterable[int]) -> str:
     """``host 3``, ``hosts 0, 1, 4 to 7``."""
     runs: list[list[int]] = []
     for worker_id in sorted(worker_ids):

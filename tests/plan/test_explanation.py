@@ -14,7 +14,7 @@ from raytpu.plan import (
     plan_document,
     plan_workload,
 )
-from tests.plan.builders import slice_state, workload
+from tests.plan.builders import host, slice_state, workload
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -29,7 +29,16 @@ def on_tpu(*overrides: str) -> WorkloadPlan:
     return plan_workload(workload(*overrides), Inventory(slices=tuple(slice_state(name) for name in names)))
 
 
+def on_parts() -> WorkloadPlan:
+    """One half of a slice whose other half is held, and a whole slice."""
+    hosts = (host(0, held_by="x"), host(1), host(2, held_by="x"), host(3))
+    divided = slice_state("pool-a", topology="4x4", host_states=hosts)
+    inventory = Inventory(slices=(divided, slice_state("pool-b")))
+    return plan_workload(workload("slices.sub_slice=true"), inventory)
+
+
 CASES = {
+    "tpu_parts": on_parts(),
     "simulated": simulated(),
     "tpu_tensor_axis": on_tpu("train.mesh={dcn: {fsdp: 2}, ici: {fsdp: 4, tensor: 2}}"),
     "tpu_one_slice": on_tpu("slices.count=1", "train.mesh=null"),
@@ -80,6 +89,17 @@ def test_the_document_is_json_with_every_number_of_the_explanation() -> None:
         "tokens": 819200,
     }
     assert document["checkpoint"] == {"run_path": "~/raytpu-runs/stdlib-gpt", "every_steps": 50, "keep": 3}
+
+
+def test_the_document_tells_a_part_from_a_whole_slice() -> None:
+    slices = plan_document(CASES["tpu_parts"])["slices"]
+
+    assert [(each["name"], each["topology"], each["part_of"]) for each in slices] == [
+        ("pool-a", "2x4", "4x4"),
+        ("pool-b", "2x4", None),
+    ]
+    assert [each["worker_id"] for each in slices[0]["processes"]] == [1, 3]
+    assert slices[0]["processes"][1]["environment"]["TPU_WORKER_ID"] == "1"
 
 
 def test_the_document_tells_unknown_rows_from_none() -> None:
