@@ -274,11 +274,11 @@ def test_planning_grows_linearly_with_the_cluster() -> None:
         snapshot = inventory(*states)
         want = slices(1, topology="4x8")
         best = float("inf")
-        for _ in range(5):
-            start = time.perf_counter()
+        for _ in range(9):
+            start = time.process_time()  # other processes of a busy machine do not count
             with pytest.raises(Unplaceable):
                 plan_gang(want, snapshot)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     small, large = seconds(100), seconds(1000)
