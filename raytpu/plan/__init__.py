@@ -16,6 +16,7 @@ from raytpu.plan.gang import PlannedSlice as PlannedSlice
 from raytpu.plan.gang import ProcessAssignment as ProcessAssignment
 from raytpu.plan.gang import plan_gang as plan_gang
 from raytpu.plan.inventory import SIMULATED_LABEL as SIMULATED_LABEL
+from raytpu.plan.inventory import SIMULATED_ZONE as SIMULATED_ZONE
 from raytpu.plan.inventory import HostState as HostState
 from raytpu.plan.inventory import Inventory as Inventory
 from raytpu.plan.inventory import SliceState as SliceState
@@ -29,6 +30,7 @@ from raytpu.plan.workload import plan_workload as plan_workload
 
 __all__ = [
     "SIMULATED_LABEL",
+    "SIMULATED_ZONE",
     "BatchPlan",
     "Diagnosis",
     "GangPlan",

@@ -114,7 +114,7 @@ def _could(wished: Wish, states: Sequence[SliceState], shape: SliceShape) -> int
     """How many slices of this shape the request could ever get together."""
     zones: Counter[str] = Counter()
     for state in states:
-        if wished.fits(state, shape) and wished.bars(state) is None:
+        if state.named and wished.fits(state, shape) and wished.bars(state) is None:
             zone = state.zone if state.zone is not None else f"? {state.name}"
             zones[zone if wished.want.same_zone else ""] += 1
     return max(zones.values(), default=0)

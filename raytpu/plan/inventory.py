@@ -11,6 +11,9 @@ from raytpu.spec import Slices
 SIMULATED_LABEL = "raytpu.dev/simulated"
 """Label of a Ray node whose chips are simulated; its value is ``true``."""
 
+SIMULATED_ZONE = "simulated"
+"""Zone of simulated slices without a label: all of a cluster are on one machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
@@ -41,6 +44,8 @@ class SliceState:
     """Such as ``2x4``; ``None`` when the hosts carry no label that tells."""
     chips_per_host: int
     hosts: tuple[HostState, ...]
+    named: bool = True
+    """Whether ``name`` is a label of its hosts; else it was made up, and Ray cannot be asked for it."""
     simulated: bool = False
     held_by: str | None = None
     """Who holds the whole slice, in words for a person; ``None`` when nobody is known to."""
@@ -52,17 +57,16 @@ class SliceState:
     """Whose request, earlier in the queue, claims the idle slice, in words."""
     # What every plan asks of every slice, found once, when the snapshot is made.
     sound_hosts: int = field(init=False, repr=False, compare=False)
-    """Number of living hosts, when they have the worker ids from 0 on, all of their chips, and none is
-    suspect; else 0."""
+    """Number of living hosts, when they have the worker ids from 0 on and all of their chips, none is
+    suspect, and the slice has a name; else 0."""
     idle: bool = field(init=False, repr=False, compare=False)
     """Whether nobody holds or uses any chip of a living host."""
 
     def __post_init__(self) -> None:
         alive = [host for host in self.hosts if host.alive]
         worker_ids = {host.worker_id for host in alive}
-        sound = worker_ids == set(range(len(alive))) and all(
-            host.chips == self.chips_per_host and host.suspect is None for host in alive
-        )
+        numbered = self.named and worker_ids == set(range(len(alive)))
+        sound = numbered and all(host.chips == self.chips_per_host and host.suspect is None for host in alive)
         object.__setattr__(self, "sound_hosts", len(alive) if sound else 0)
         object.__setattr__(
             self, "idle", all(host.held_by is None and host.chips_free == host.chips for host in alive)
@@ -143,6 +147,7 @@ def imagined_inventory(want: Slices) -> Inventory:
                     for worker_id in range(shape.hosts)
                 ),
                 simulated=True,
+                zone=SIMULATED_ZONE,
             )
             for index in range(want.count)
         )

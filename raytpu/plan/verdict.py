@@ -16,6 +16,7 @@ from raytpu.topology import SliceShape, sub_slices
 _VARIABLE_OF_LABEL = {
     "ray.io/accelerator-type": "TPU_ACCELERATOR_TYPE",
     "ray.io/tpu-topology": "TPU_TOPOLOGY",
+    "ray.io/tpu-slice-name": "TPU_NAME",
     "ray.io/tpu-worker-id": "TPU_WORKER_ID",
     "ray.io/availability-zone": "RAY_NODE_ZONE",
 }
@@ -132,6 +133,9 @@ def _as_part(state: SliceState, wished: Wish) -> str:
 
 
 def _broken(state: SliceState, shape: SliceShape) -> Iterator[Reason]:
+    if not state.named:  # how many hosts it should have is not worth a word, before that is known
+        yield _label_missing("", "ray.io/tpu-slice-name", "its host has")
+        return
     # A dead node stays in Ray's list beside the one that replaced it: only the living count.
     alive = [host for host in state.hosts if host.alive]
     hosts = shape.hosts

@@ -119,6 +119,13 @@ VERDICTS: dict[str, tuple[SliceState, Slices, VerdictState, str, str]] = {
         "topology unknown (its hosts have no label ray.io/tpu-topology)",
         "start Ray there with TPU_TOPOLOGY set, or with --labels ray.io/tpu-topology=…",
     ),
+    "no name": (
+        slice_state("a", named=False, host_states=(host(0),)),
+        slices(),
+        "unlabelled",
+        "its host has no label ray.io/tpu-slice-name",
+        "start Ray there with TPU_NAME set, or with --labels ray.io/tpu-slice-name=…",
+    ),
     "no worker id": (
         slice_state("a", host_states=(host(0), host(None, address="10.0.0.9"))),
         slices(),
@@ -242,6 +249,7 @@ def any_slice(chance: random.Random) -> SliceState:
         topology=chance.choice([None, "2x2", "2x4", "4x4", "2x8"]),
         generation=maybe(chance.choice([None, "v5e"]), "v6e", 0.1),
         chips_per_host=maybe(chance.choice([0, 8]), 4, 0.1),
+        named=maybe(False, True, 0.05),
         held_by=maybe("x", None, 0.1),
         kept_for=maybe("x", None, 0.1),
         quarantined=maybe("x", None, 0.1),
@@ -374,6 +382,7 @@ NEVER = {
     ),
     "no part of it": (slices(sub_slice=True), [slice_state("a", 1, topology="2x2")]),
     "simulated among real ones": (slices(2), [slice_state("a"), slice_state("b", simulated=True)]),
+    "without a name that Ray knows": (slices(), [slice_state("a", named=False)]),
     "an empty cluster": (slices(), []),
 }
 
