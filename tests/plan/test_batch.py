@@ -186,6 +186,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.timeout(60)  # starts a Python that imports JAX
 def test_the_rows_are_those_of_the_sharding_that_jax_makes() -> None:
     """The plan and the program must agree on who feeds what, or the printed plan is a story."""
     plans = [plan_mesh(axes, slices(2)) for axes, _ in LAYOUTS.values()]
