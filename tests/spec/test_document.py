@@ -172,7 +172,7 @@ def test_one_mistake_is_one_problem_at_its_place(old: str, new: str, path: str, 
         ("", "expected a mapping with name, slices, train and checkpoint, got nothing"),
         ("- a\n- b\n", "got a list"),
         ("just words", "got 'just words'"),
-        ("[" * 2000, "nested too deeply"),
+        ("[" * 600, "nested too deeply"),
     ],
 )
 def test_a_document_that_is_no_mapping_is_said_to_be_none(text: str, says: str) -> None:
