@@ -25,6 +25,11 @@ class Diagnosis:
     next_step: str
     """What would make the request fit; empty when it does, or when the snapshot does not tell."""
 
+    @classmethod
+    def of(cls, refusal: Unplaceable) -> Diagnosis:
+        """The diagnosis that an exception was made from."""
+        return cls(sentence=refusal.sentence, slices=refusal.slices, next_step=refusal.next_step)
+
     def refusal(self) -> Unplaceable:
         """The same as an exception."""
         return Unplaceable(self.sentence, self.slices, self.next_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -99,10 +100,13 @@ class Inventory:
 
     def with_slice(self, state: SliceState) -> Inventory:
         """The snapshot with ``state`` in the place of the slice of that name, or at the end."""
-        for index, known in enumerate(self.slices):
-            if known.name == state.name:
-                return Inventory(slices=(*self.slices[:index], state, *self.slices[index + 1 :]))
-        return Inventory(slices=(*self.slices, state))
+        return self.with_slices((state,))
+
+    def with_slices(self, states: Iterable[SliceState]) -> Inventory:
+        """As ``with_slice`` for several at once: one pass over the snapshot, however many they are."""
+        changed = {state.name: state for state in states}
+        kept = [changed.pop(state.name, state) for state in self.slices]
+        return Inventory(slices=(*kept, *changed.values()))
 
     def without(self, name: str) -> Inventory:
         """The snapshot without the slice of that name; an unknown one changes nothing."""

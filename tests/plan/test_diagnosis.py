@@ -11,6 +11,7 @@ import pytest
 
 from raytpu.errors import SliceVerdict, Unplaceable, VerdictState
 from raytpu.plan import (
+    Diagnosis,
     HostState,
     Inventory,
     SliceState,
@@ -319,7 +320,7 @@ def test_a_refusal_and_a_diagnosis_say_the_same() -> None:
 
     found = diagnose(slices(2), cluster)
     assert str(caught.value) == str(found.refusal())
-    assert (caught.value.sentence, caught.value.slices) == (found.sentence, found.slices)
+    assert Diagnosis.of(caught.value) == found
 
 
 def test_the_text_of_a_refusal_stays_on_a_screen() -> None:

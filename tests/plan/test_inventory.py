@@ -21,6 +21,22 @@ def test_a_slice_is_replaced_in_its_place_or_added_at_the_end() -> None:
     assert [state.held_by for state in before.slices] == [None, None]
 
 
+def test_many_slices_are_changed_at_once() -> None:
+    """One by one, a claim on a thousand slices takes a thousand passes over the cluster."""
+    before = Inventory(slices=tuple(slice_state(name) for name in "abc"))
+
+    after = before.with_slices(
+        [slice_state("c", kept_for="x"), slice_state("d"), slice_state("a", kept_for="x")]
+    )
+
+    assert [(state.name, state.kept_for) for state in after.slices] == [
+        ("a", "x"),
+        ("b", None),
+        ("c", "x"),
+        ("d", None),
+    ]
+
+
 def test_a_slice_is_found_and_removed_by_name() -> None:
     inventory = Inventory(slices=(slice_state("a"), slice_state("b")))
 
