@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raytpu.cluster import SimulatedCluster as SimulatedCluster
     from raytpu.cluster import simulate as simulate
+    from raytpu.gang import Lease as Lease
+    from raytpu.gang import hold as hold
     from raytpu.launch.run import RunOptions as RunOptions
     from raytpu.launch.run import run as run
     from raytpu.plan import plan_workload as plan_workload
@@ -31,6 +33,7 @@ _HOME = {
     "Checkpoint": "raytpu.spec",
     "Deadlines": "raytpu.spec",
     "JaxTrainer": "raytpu.train",
+    "Lease": "raytpu.gang",
     "Mesh": "raytpu.spec",
     "RunDirectory": "raytpu.record",
     "RunOptions": "raytpu.launch.run",
@@ -40,6 +43,7 @@ _HOME = {
     "Train": "raytpu.spec",
     "TrainContext": "raytpu.train",
     "Workload": "raytpu.spec",
+    "hold": "raytpu.gang",
     "parse_workload": "raytpu.spec",
     "plan_workload": "raytpu.plan",
     "read_events": "raytpu.record",
@@ -51,6 +55,7 @@ __all__ = [
     "Checkpoint",
     "Deadlines",
     "JaxTrainer",
+    "Lease",
     "Mesh",
     "RunDirectory",
     "RunOptions",
@@ -60,6 +65,7 @@ __all__ = [
     "Train",
     "TrainContext",
     "Workload",
+    "hold",
     "parse_workload",
     "plan_workload",
     "read_events",

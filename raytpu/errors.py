@@ -17,6 +17,8 @@
     └── RunFailed                   exit 4   the run started and did not finish
         ├── HostMismatch                     a host is not who the plan says it is
         ├── HostLost
+        ├── SliceLost                        slices of a lease are gone, each with the reason
+        ├── LeaseEnded                       the right to the slices was taken back
         ├── SaveFailed                       a checkpoint could not be made durable
         ├── ProgramFailed                    the user's train function raised
         └── RunStopped                       somebody asked for the end
@@ -26,7 +28,7 @@ Errors survive pickling: ``args`` hold exactly what ``__init__`` takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,6 +189,28 @@ class HostMismatch(RunFailed):
 
 class HostLost(RunFailed):
     """A host of the gang is gone."""
+
+
+class SliceLost(RunFailed):
+    """Slices that were held are gone; whatever ran on them has ended. ``reasons`` is by name of slice."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__(self.reasons)
+
+    def __str__(self) -> str:
+        return "lost " + "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+
+
+class LeaseEnded(RunFailed):
+    """The slices that were held belong to somebody else now, or to nobody."""
+
+    def __init__(self, owner: str, reason: str) -> None:
+        self.owner, self.reason = owner, reason
+        super().__init__(owner, reason)
+
+    def __str__(self) -> str:
+        return f"the slices of {self.owner} were taken back: {self.reason}"
 
 
 class SaveFailed(RunFailed):

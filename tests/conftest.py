@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ DEVICES_FLAG = "--xla_force_host_platform_device_count=8"
 LEFT_BEHIND = pytest.StashKey[str]()
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# A shell ignores SIGINT in background commands, and children inherit that: no Ctrl-C would reach them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 mark_this_session()
 
 

@@ -1,6 +1,5 @@
 """Ray clusters to run on: simulated slices, and what a connected cluster has. Imports no JAX."""
 
-from raytpu.cluster.ray_inventory import ray_inventory as ray_inventory
 from raytpu.cluster.simulated import DEFAULT_HOME as DEFAULT_HOME
 from raytpu.cluster.simulated import find as find
 from raytpu.cluster.simulated import named_simulations as named_simulations
@@ -22,7 +21,6 @@ __all__ = [
     "SimulationRecord",
     "find",
     "named_simulations",
-    "ray_inventory",
     "simulate",
     "start_detached",
     "stop",

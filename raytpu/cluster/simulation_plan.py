@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from raytpu.errors import WrongRequest
+from raytpu.plan import SIMULATED_LABEL
 
 HOST_MARKER = "RAYTPU_SIM_HOST"
 """Environment variable that every process of a simulated host carries: ``<simulation>/<slice>/<k>``."""
-
-SIMULATED_LABEL = "raytpu.dev/simulated"
-"""Label of a Ray node whose chips are simulated; its value is ``true``."""
 
 LEAST_OBJECT_STORE_BYTES = 75 * 1024 * 1024  # OBJECT_STORE_MINIMUM_MEMORY_BYTES of Ray 2.60
 

@@ -1,9 +1,27 @@
 """Whole slices held for one job, and one process on each of their hosts (Ray, no JAX)."""
 
+from raytpu.gang.bookkeeper import BookView as BookView
 from raytpu.gang.hosts import Host as Host
 from raytpu.gang.hosts import call_hosts as call_hosts
 from raytpu.gang.hosts import start_hosts as start_hosts
-from raytpu.gang.reservation import HeldGang as HeldGang
-from raytpu.gang.reservation import hold_slices as hold_slices
+from raytpu.gang.lease import HeldHost as HeldHost
+from raytpu.gang.lease import HeldSlice as HeldSlice
+from raytpu.gang.lease import Lease as Lease
+from raytpu.gang.lease import PreemptionNotice as PreemptionNotice
+from raytpu.gang.lease import hold as hold
+from raytpu.gang.open_book import open_book as open_book
+from raytpu.gang.ray_inventory import ray_inventory as ray_inventory
 
-__all__ = ["HeldGang", "Host", "call_hosts", "hold_slices", "start_hosts"]
+__all__ = [
+    "BookView",
+    "HeldHost",
+    "HeldSlice",
+    "Host",
+    "Lease",
+    "PreemptionNotice",
+    "call_hosts",
+    "hold",
+    "open_book",
+    "ray_inventory",
+    "start_hosts",
+]

@@ -13,7 +13,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError
-from raytpu.gang.reservation import HOST_CPUS, HeldGang
+from raytpu.gang.lease import Lease
+from raytpu.gang.placement import HOST_CPUS
 from raytpu.plan import ProcessAssignment
 
 
@@ -31,26 +32,28 @@ class Host:
 
 
 def start_hosts(
-    held: HeldGang, actor_class: type, arguments: Callable[[ProcessAssignment], dict[str, Any]]
+    lease: Lease, actor_class: type, arguments: Callable[[ProcessAssignment], dict[str, Any]]
 ) -> tuple[Host, ...]:
     """Ask Ray for one process a host, in process order. Does not wait: the first call does.
 
     Args:
-        held: the slices; process ``i`` starts in bundle ``i`` of their placement group.
+        lease: the slices; each host's process starts in its slice's placement group.
         actor_class: an undecorated class.
         arguments: keyword arguments of ``actor_class`` for one process.
     """
     remote_class = ray.remote(actor_class)
     hosts = []
-    for index, assignment in enumerate(held.plan.processes):
-        options = remote_class.options(
-            num_cpus=HOST_CPUS,
-            resources={"TPU": assignment.chips},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                placement_group=held.placement_group, placement_group_bundle_index=index
-            ),
-        )
-        hosts.append(Host(assignment=assignment, actor=options.remote(**arguments(assignment))))
+    for held in lease.slices:
+        for host in held.hosts:
+            assignment = host.assignment
+            options = remote_class.options(
+                num_cpus=HOST_CPUS,
+                resources={"TPU": assignment.chips},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=held.placement_group, placement_group_bundle_index=assignment.position
+                ),
+            )
+            hosts.append(Host(assignment=assignment, actor=options.remote(**arguments(assignment))))
     return tuple(hosts)
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raytpu.cluster.simulation_plan import SIMULATED_LABEL
+import ray
+
 from raytpu.errors import Refused
-from raytpu.plan import HostState, Inventory, SliceState, natural_order
+from raytpu.gang import ray_internals
+from raytpu.plan import SIMULATED_LABEL, SIMULATED_ZONE, HostState, Inventory, SliceState, natural_order
 from raytpu.topology import GENERATIONS, slice_shapes
 
 _SLICE_NAME = "ray.io/tpu-slice-name"
 _WORKER_ID = "ray.io/tpu-worker-id"
 _TOPOLOGY = "ray.io/tpu-topology"
 _ACCELERATOR_TYPE = "ray.io/accelerator-type"
+_ZONE = "ray.io/availability-zone"
 
 _GENERATION_OF = {fact.ray_accelerator_type: fact.name for fact in GENERATIONS.values()}
 
@@ -29,12 +32,9 @@ def ray_inventory() -> Inventory:
     Raises:
         Refused: this process is not connected to Ray.
     """
-    import ray
-    from ray._private.state import available_resources_per_node
-
     if not ray.is_initialized():
         raise Refused("not connected to a Ray cluster; call ray.init(address=…) first")
-    return inventory_of_nodes(ray.nodes(), available_resources_per_node())
+    return inventory_of_nodes(ray.nodes(), ray_internals.free_resources())
 
 
 def inventory_of_nodes(
@@ -78,14 +78,17 @@ def _slice_state(
     current = [node for node in nodes if node["Alive"]] or list(nodes)
     labels = current[-1]["Labels"]
     generation, topology = _GENERATION_OF.get(labels.get(_ACCELERATOR_TYPE, "")), labels.get(_TOPOLOGY)
+    simulated = all(node["Labels"].get(SIMULATED_LABEL) == "true" for node in current)
     return SliceState(
         name=name,
+        named=_SLICE_NAME in labels,
         generation=generation,
         topology=topology,
         chips_per_host=max(host.chips for host in kept)
         or _chips_when_all_are_dead(generation, topology, len(kept)),
         hosts=tuple(sorted(kept, key=_worker_order)),
-        simulated=all(node["Labels"].get(SIMULATED_LABEL) == "true" for node in current),
+        simulated=simulated,
+        zone=labels.get(_ZONE) or (SIMULATED_ZONE if simulated else None),
     )
 
 

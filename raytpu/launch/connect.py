@@ -81,7 +81,7 @@ def existing_address(on: str, *, home: str, environment: Mapping[str, str]) -> s
 def _refuse_private_simulation() -> None:
     """Ray's ``auto`` finds any Ray of this machine, that of somebody's ``raytpu run --on sim`` included."""
 
-    from raytpu.cluster import ray_inventory
+    from raytpu.gang import ray_inventory
 
     if any(state.simulated for state in ray_inventory().slices):
         raise WrongRequest(

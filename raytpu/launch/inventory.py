@@ -15,6 +15,6 @@ def live_inventory(on: str, *, home: str, environment: Mapping[str, str]) -> Inv
         WrongRequest: no such cluster.
     """
     with connected(on, None, home=home, environment=environment):
-        from raytpu.cluster import ray_inventory
+        from raytpu.gang import ray_inventory
 
         return ray_inventory()

@@ -94,7 +94,7 @@ def run(workload: Workload, options: RunOptions | None = None) -> Finished:
 
 def _show_plan(workload: Workload, planned: Callable[[WorkloadPlan], None]) -> None:
     """Tell what will happen on the slices that are free now; if none are, holding them says why."""
-    from raytpu.cluster import ray_inventory
+    from raytpu.gang import ray_inventory
 
     with contextlib.suppress(Unplaceable):
         planned(plan_workload(workload, ray_inventory()))

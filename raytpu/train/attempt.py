@@ -14,12 +14,11 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Result, RunConfig, WorkerGroupError
 
-from raytpu.cluster import ray_inventory
-from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError, RunFailed, Unplaceable
-from raytpu.gang import HeldGang, Host, call_hosts, hold_slices, start_hosts
+from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError, RunFailed
+from raytpu.gang import Host, Lease, call_hosts, hold, start_hosts
 from raytpu.gang.hosts import first_line
 from raytpu.gang.release import RELEASE_S, within_s
-from raytpu.plan import GangPlan, ProcessAssignment
+from raytpu.plan import Diagnosis, GangPlan, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Slices, TextData
 from raytpu.train.data_streams import start_preparer
@@ -69,32 +68,32 @@ def run_attempt(attempt: Attempt) -> Result:
         RaytpuError: whatever ``stop_requested`` raised.
     """
 
-    def waiting(refusal: Unplaceable) -> None:
-        attempt.log.write(StateChanged(state="waiting", reason=str(refusal)))
+    def waiting(diagnosis: Diagnosis) -> None:
+        attempt.log.write(StateChanged(state="waiting", reason=str(diagnosis.refusal())))
 
     attempt.log.write(StateChanged(state="holding slices"))
     began = time.perf_counter()
-    with hold_slices(
+    with hold(
         attempt.slices,
         owner=attempt.name,
-        deadline_s=attempt.deadlines.hold_s,
-        inventory=ray_inventory,
+        timeout_s=attempt.deadlines.hold_s,
+        silence_s=attempt.deadlines.orphan_grace_s,
         waiting=waiting,
         alive=attempt.stop_requested,
-    ) as held:
+    ) as lease:
         attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
         attempt.log.write(StateChanged(state="starting hosts"))
-        job = attempt.job_for(held.plan)
-        with _hosts(held, job) as hosts, _preparer(attempt) as preparer:
-            return _train(attempt, held, hosts, _Background(attempt, job, hosts, preparer))
+        job = attempt.job_for(lease.plan)
+        with _hosts(lease, job) as hosts, _preparer(attempt) as preparer:
+            return _train(attempt, lease, hosts, _Background(attempt, job, hosts, preparer))
 
 
 @contextmanager
-def _hosts(held: HeldGang, job: TrainJob) -> Iterator[tuple[Host, ...]]:
+def _hosts(lease: Lease, job: TrainJob) -> Iterator[tuple[Host, ...]]:
     def arguments(assignment: ProcessAssignment) -> dict[str, Any]:
         return {"assignment": assignment, "job": job}
 
-    hosts = start_hosts(held, HostWorker, arguments)
+    hosts = start_hosts(lease, HostWorker, arguments)
     try:
         yield hosts
     finally:
@@ -113,19 +112,20 @@ def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
         within_s(RELEASE_S, lambda: ray.kill(preparer))
 
 
-def _train(attempt: Attempt, held: HeldGang, hosts: tuple[Host, ...], background: _Background) -> Result:
+def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: _Background) -> Result:
     background.start()
     watch = HostWatch(hosts)
 
     def look() -> None:
         attempt.stop_requested()
+        lease.check()
         background.raise_failure()
         watch.raise_lost()
 
     program = attempt.program  # the only thing that the function below may take along: it is pickled
     trainer = gang_trainer(
         lambda: run_on_this_host(program),
-        placement_group=held.placement_group,
+        placement_group=lease.slices[0].placement_group,
         hosts=hosts,
         run_config=attempt.run_config,
         watch=look,

@@ -44,8 +44,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raytpu.errors import DeadlineExceeded
 from raytpu.gang import Host
+from raytpu.gang.placement import HOST_CPUS
 from raytpu.gang.release import RELEASE_S, within_s
-from raytpu.gang.reservation import HOST_CPUS
 from raytpu.train.host_process import HostProcess, this_process
 
 POLL_S = 0.5

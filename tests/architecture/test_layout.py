@@ -19,7 +19,7 @@ NOT_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "co
 """They say that a file holds something, not what."""
 
 PRIVATE_RAY = {
-    "raytpu/cluster/ray_inventory.py",
+    "raytpu/gang/ray_internals.py",
     "raytpu/cluster/ray_node.py",
     "raytpu/train/ray_train_seam.py",
 }

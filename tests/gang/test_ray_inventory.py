@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raytpu.cluster.ray_inventory import inventory_of_nodes
 from raytpu.errors import Unplaceable
+from raytpu.gang.ray_inventory import inventory_of_nodes
 from raytpu.plan import plan_gang
 from raytpu.spec import Slices
 
@@ -155,3 +155,33 @@ def test_a_slice_is_simulated_only_when_it_says_so():
     nodes = [node("s", 0, 0, Labels=labels), *whole("t", 1)]
 
     assert [state.simulated for state in inventory_of_nodes(nodes, {}).slices] == [True, False]
+
+
+def test_the_zone_is_the_label_of_the_hosts():
+    """Without it slices of one job end up far from each other, and each step waits for the network."""
+    labels = {"ray.io/availability-zone": "us-east5-b"}
+    nodes = [each | {"Labels": each["Labels"] | labels} for each in whole("slice-0")] + whole("slice-1", 2)
+
+    assert [state.zone for state in inventory_of_nodes(nodes, idle(nodes)).slices] == ["us-east5-b", None]
+
+
+def test_simulated_slices_are_in_one_zone():
+    """They share a machine: a workload that asks for one zone must run there as well."""
+    mark = {"raytpu.dev/simulated": "true"}
+    nodes = [each | {"Labels": each["Labels"] | mark} for each in whole("slice-0") + whole("slice-1", 2)]
+
+    assert {state.zone for state in inventory_of_nodes(nodes, idle(nodes)).slices} == {"simulated"}
+
+
+def test_a_host_without_a_slice_name_is_shown_and_never_planned_on():
+    """Ray would be asked for a slice of the name that was made up for it, and wait for ever."""
+    nodes = [node(None, 0, 0)]
+    nodes[0]["Labels"] |= {"ray.io/tpu-topology": "2x2"}
+    inventory = inventory_of_nodes(nodes, idle(nodes))
+
+    with pytest.raises(Unplaceable) as caught:
+        plan_gang(Slices(generation="v6e", topology="2x2"), inventory)
+
+    [verdict] = caught.value.slices
+    assert (verdict.state, verdict.why) == ("unlabelled", "its host has no label ray.io/tpu-slice-name")
+    assert "TPU_NAME" in verdict.fix

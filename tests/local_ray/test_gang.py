@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from raytpu import Slices, simulate
-from raytpu.cluster import ray_inventory
+from raytpu import Slices, hold, simulate
 from raytpu.errors import DeadlineExceeded, HostLost, Unplaceable
-from raytpu.gang import call_hosts, hold_slices, start_hosts
+from raytpu.gang import call_hosts, ray_inventory, start_hosts
+from raytpu.plan import Diagnosis
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.local_ray
 
@@ -34,10 +35,7 @@ def free_chips() -> int:
 
 
 def wait_until_free() -> None:
-    until = time.monotonic() + 20
-    while free_chips() != 16 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert free_chips() == 16
+    await_true("all chips to be free", lambda: free_chips() == 16)
 
 
 class Process:
@@ -57,21 +55,19 @@ class Process:
 
 def test_two_jobs_that_each_want_all_slices_take_turns():
     """Stock Ray gave each of them half, and both timed out: 0 of 10 jobs placed."""
-    with hold_slices(slices(2), owner="first", deadline_s=20, inventory=ray_inventory) as held:
+    with hold(slices(2), owner="first", timeout_s=20) as held:
         assert [planned.name for planned in held.plan.slices] == ["slice-0", "slice-1"]
-        assert free_chips() == 0
-        reasons: list[Unplaceable] = []
+        await_true("all chips to be taken", lambda: free_chips() == 0)
+        reasons: list[Diagnosis] = []
         with (
-            pytest.raises(Unplaceable, match="slice-0: host 0 has 0 of 4 chips free"),
-            hold_slices(
-                slices(2), owner="second", deadline_s=1, inventory=ray_inventory, waiting=reasons.append
-            ),
+            pytest.raises(Unplaceable, match="slice-0: held by first"),
+            hold(slices(2), owner="second", timeout_s=1, waiting=reasons.append),
         ):
             pass
         assert len(reasons) == 1, "told once why it waits"
     wait_until_free()
-    with hold_slices(slices(2), owner="second", deadline_s=20, inventory=ray_inventory):
-        assert free_chips() == 0
+    with hold(slices(2), owner="second", timeout_s=20) as held:
+        assert [planned.name for planned in held.plan.slices] == ["slice-0", "slice-1"]
     wait_until_free()
 
 
@@ -85,11 +81,11 @@ def test_a_wait_for_slices_can_be_ended():
         if time.monotonic() - began > 1:
             raise Stopped
 
-    with hold_slices(slices(2), owner="first", deadline_s=20, inventory=ray_inventory):
+    with hold(slices(2), owner="first", timeout_s=20):
         began = time.monotonic()
         with (
             pytest.raises(Stopped),
-            hold_slices(slices(1), owner="waits", deadline_s=60, inventory=ray_inventory, alive=stop),
+            hold(slices(1), owner="waits", timeout_s=60, alive=stop),
         ):
             pass
         assert time.monotonic() - began < 10
@@ -101,7 +97,7 @@ def test_what_the_cluster_can_never_give_is_refused_at_once():
     began = time.monotonic()
     with (
         pytest.raises(Unplaceable, match="3 are wanted"),
-        hold_slices(slices(3), owner="greedy", deadline_s=60, inventory=ray_inventory),
+        hold(slices(3), owner="greedy", timeout_s=60),
     ):
         pass
     assert time.monotonic() - began < 10
@@ -111,7 +107,7 @@ def test_a_body_that_raises_leaves_nothing_held():
     """A held slice that nobody holds is the costliest leak."""
     with (
         pytest.raises(ZeroDivisionError),
-        hold_slices(slices(1), owner="raises", deadline_s=20, inventory=ray_inventory),
+        hold(slices(1), owner="raises", timeout_s=20),
     ):
         raise ZeroDivisionError
     wait_until_free()
@@ -119,7 +115,7 @@ def test_a_body_that_raises_leaves_nothing_held():
 
 def test_processes_start_in_the_order_of_the_hardware_and_late_or_lost_hosts_are_named():
     """Stock Ray gave a different permutation of ranks in each of three runs."""
-    with hold_slices(slices(2), owner="order", deadline_s=20, inventory=ray_inventory) as held:
+    with hold(slices(2), owner="order", timeout_s=20) as held:
         hosts = start_hosts(held, Process, lambda assignment: {"index": assignment.process_index})
         who = call_hosts(hosts, "who", waited_for="an answer", deadline_s=60)
         assert who == [

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,16 @@ from raytpu.cluster import (
     SimulatedCluster,
     find,
     named_simulations,
-    ray_inventory,
     simulate,
     start_detached,
     stop,
 )
 from raytpu.cluster.process_sweep import marked_processes
 from raytpu.errors import DeadlineExceeded, HostLost, Refused, WrongRequest
+from raytpu.gang import ray_inventory
 from raytpu.plan import plan_gang
 from raytpu.spec import Slices
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.local_ray
 
@@ -68,13 +69,6 @@ class Resident:
 def resident_on(slice_name: str, worker_id: int) -> Any:
     labels = {"ray.io/tpu-slice-name": slice_name, "ray.io/tpu-worker-id": str(worker_id)}
     return Resident.options(label_selector=labels).remote()
-
-
-def await_true(what: str, holds: Callable[[], bool], deadline_s: float = 15) -> None:
-    end = time.monotonic() + deadline_s
-    while not holds():
-        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
-        time.sleep(0.1)
 
 
 def runs(pid: int) -> bool:
@@ -254,7 +248,7 @@ def driven(simulation: SimulatedCluster, code: str) -> str:
 
 SHOW_SLICES = """
 import json, os
-from raytpu.cluster import ray_inventory
+from raytpu.gang import ray_inventory
 
 @ray.remote(num_cpus=0)
 def seen():

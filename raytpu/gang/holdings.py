@@ -1,0 +1,126 @@
+"""The placement groups of each lease, taken and given back beside the book's own turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ray.util.placement_group import PlacementGroup
+
+from raytpu.gang import placement
+from raytpu.gang.cluster_view import ClusterView
+from raytpu.gang.host_health import HostHealth
+from raytpu.plan import ledger as entries
+from raytpu.plan.ledger import Lease, Ledger
+
+ASK_S = 2.0
+"""For the raylets of chosen slices to answer before Ray is asked to place anything on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Ray's answer to a grant: held, or not; and hosts, by node id, that were found not to answer."""
+
+    lease_id: str
+    held: bool
+    unwell: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Ray has back every host of a lease that has ended."""
+
+    lease_id: str
+
+
+class Holdings:
+    """Places and removes in a few threads; each result comes back as an event.
+
+    Args:
+        report: called with ``Placed`` and ``Removed``, from a thread of the pool.
+    """
+
+    def __init__(self, report: Callable[[Any], None]) -> None:
+        self._report = report
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="book-work")
+        self._groups: dict[str, dict[str, PlacementGroup]] = {}
+        self._lock = threading.Lock()
+        self._health, self._health_lock = HostHealth(), threading.Lock()
+
+    def ids_of(self, lease_id: str) -> dict[str, bytes]:
+        """Id of the placement group of each slice of a lease."""
+        with self._lock:
+            return {name: group.id.binary() for name, group in self._groups.get(lease_id, {}).items()}
+
+    def place(self, lease: Lease, view: ClusterView) -> None:
+        """Ask the hosts whether they are well, then Ray for all of them."""
+        self._pool.submit(self._place, lease, view)
+
+    def drop(self, lease_id: str, slice_name: str) -> None:
+        """Give one slice of a lease back; whatever runs on it ends."""
+        with self._lock:
+            group = self._groups.get(lease_id, {}).pop(slice_name, None)
+        if group is not None:
+            self._pool.submit(placement.remove, [group])
+
+    def remove(self, lease_id: str) -> None:
+        """Give everything of a lease back."""
+        self._pool.submit(self._remove, lease_id)
+
+    def reconcile(self, ledger: Ledger) -> Ledger:
+        """Make the ledger of an earlier book and Ray's placement groups agree, when a book starts.
+
+        What was being placed goes back to the queue; groups that no lease knows are removed; a held lease
+        loses the slices whose group is gone.
+        """
+        groups: dict[str, dict[str, placement.OurGroup]] = {}
+        for ours in placement.our_groups():
+            groups.setdefault(ours.lease_id, {})[ours.slice_name] = ours
+        unclaimed = []
+        for lease_id, by_slice in groups.items():
+            lease = ledger.lease(lease_id)
+            for slice_name, ours in by_slice.items():
+                if (lease is not None and lease.state == "held" and lease.holds(slice_name)) or (
+                    lease is not None and lease.state == "ending"
+                ):
+                    self._groups.setdefault(lease_id, {})[slice_name] = ours.group
+                else:
+                    unclaimed.append(ours.group)
+        placement.remove(unclaimed)
+        for lease in ledger.leases:
+            if lease.state == "placing":
+                ledger = entries.unplaced(ledger, lease.id)
+            elif lease.state == "held":
+                for planned in lease.slices:
+                    if planned.name not in groups.get(lease.id, {}):
+                        reason = "its placement group was gone when the book restarted"
+                        ledger = entries.slice_lost(ledger, lease.id, planned.name, reason)
+        return ledger
+
+    def _place(self, lease: Lease, view: ClusterView) -> None:
+        unwell = self._unwell(lease, view)
+        groups = None if unwell else placement.place(lease, view.heads, placement.PLACEMENT_PATIENCE_S)
+        if groups is not None:
+            with self._lock:
+                self._groups[lease.id] = groups
+        self._report(Placed(lease_id=lease.id, held=groups is not None, unwell=unwell))
+
+    def _unwell(self, lease: Lease, view: ClusterView) -> dict[str, str]:
+        raylets = {
+            view.raylets[process.node_id]: process.node_id
+            for process in lease.plan.processes
+            if process.node_id in view.raylets
+        }
+        with self._health_lock:
+            failures = self._health.ask(raylets, ASK_S)
+            self._health.forget(view.raylets.values())
+        return {raylets[address]: reason for address, reason in failures.items()}
+
+    def _remove(self, lease_id: str) -> None:
+        with self._lock:
+            groups = self._groups.pop(lease_id, {})
+        placement.remove(groups.values())
+        self._report(Removed(lease_id))

@@ -1,0 +1,149 @@
+"""One Ray placement group for each slice of a lease: every host by name, or nothing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from raytpu.plan import PlannedSlice
+from raytpu.plan.ledger import Lease
+
+SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
+WORKER_ID_LABEL = "ray.io/tpu-worker-id"
+"""Set by Ray on every TPU node (``ray/_private/accelerators/tpu.py``)."""
+
+HOST_CPUS = 1.0
+"""Logical CPUs that a host process takes beside its chips; the rest stays for data tasks."""
+
+PLACEMENT_PATIENCE_S = 8.0
+"""Placing a group on idle, live hosts took 0.01 to 1.4 s; one that is still pending after this long lost a
+race for a host, so the slices are chosen anew."""
+
+_PART_OF_HEAD = 0.01
+"""Share of the slice's head resource that a part takes. Stock Ray wants all of it, so any share keeps its
+``SlicePlacementGroup`` away from a slice that is divided among leases."""
+
+_POLL_S = 0.002
+
+
+def name_of(lease: Lease, slice_name: str) -> str:
+    """Name of the placement group; tells a person who holds the slice, and the book what belongs to what."""
+    owner = re.sub(r"[^A-Za-z0-9._-]", "-", lease.owner)
+    return f"raytpu/{owner}/{lease.id}/{slice_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OurGroup:
+    """A placement group of the book's, as Ray's table shows it."""
+
+    group: PlacementGroup
+    name: str
+    lease_id: str
+    slice_name: str
+    created: bool
+    """Ray has given every host."""
+
+
+def our_groups() -> tuple[OurGroup, ...]:
+    """Every placement group that a book has made and that is not removed."""
+    found = []
+    for group_id, row in placement_group_table().items():
+        parts = row["name"].split("/")
+        if len(parts) != 4 or parts[0] != "raytpu" or row["state"] == "REMOVED":
+            continue
+        found.append(
+            OurGroup(
+                group=PlacementGroup(_group_id(group_id)),
+                name=row["name"],
+                lease_id=parts[2],
+                slice_name=parts[3],
+                created=row["state"] == "CREATED",
+            )
+        )
+    return tuple(found)
+
+
+def _group_id(hexadecimal: str) -> ray.PlacementGroupID:
+    return ray.PlacementGroupID(bytes.fromhex(hexadecimal))
+
+
+def group_of(id_bytes: bytes) -> PlacementGroup:
+    """The handle of a placement group, from the id that the book sent."""
+    return PlacementGroup(ray.PlacementGroupID(id_bytes))
+
+
+def place(lease: Lease, heads: Mapping[str, str], patience_s: float) -> dict[str, PlacementGroup] | None:
+    """A placement group for each slice of the lease, all of them placed; ``None``, and none left, otherwise.
+
+    Args:
+        lease: what was granted.
+        heads: the head resource of each slice that has one, such as ``TPU-v6e-16-head``.
+        patience_s: for Ray to place all of them.
+    """
+    groups: dict[str, PlacementGroup] = {}
+    placed = False
+    try:
+        for planned in lease.slices:
+            groups[planned.name] = _request(lease, planned, heads.get(planned.name))
+        until = time.monotonic() + patience_s
+        placed = all(_wait(group, until) for group in groups.values())
+    finally:
+        if not placed:
+            remove(groups.values())
+    return groups if placed else None
+
+
+def _wait(group: PlacementGroup, until: float) -> bool:
+    return bool(group.wait(max(_POLL_S, until - time.monotonic())))
+
+
+def remove(groups: Iterable[PlacementGroup]) -> None:
+    """Give every host back; Ray ends the processes in them. Removing twice is not an error."""
+    groups = list(groups)
+    if len(groups) == 1:
+        remove_placement_group(groups[0])
+    elif groups:
+        with ThreadPoolExecutor(min(8, len(groups))) as pool:
+            list(pool.map(remove_placement_group, groups))
+
+
+def _request(lease: Lease, planned: PlannedSlice, head: str | None) -> PlacementGroup:
+    """Ask for every host by name. Bundle ``i`` is host ``i`` of what is held.
+
+    Worker 0 of a slice also gives the slice's head resource, which is what stock Ray's
+    ``SlicePlacementGroup`` looks for: held, it keeps stock jobs away from this slice.
+    """
+    bundles: list[dict[str, float]] = []
+    selectors: list[dict[str, str]] = []
+    share = 1.0 if planned.whole else _PART_OF_HEAD
+    for process in planned.processes:
+        bundle = {"CPU": HOST_CPUS, "TPU": float(process.chips)}
+        if head is not None and process.worker_id == 0:
+            bundle[head] = share
+        bundles.append(bundle)
+        selectors.append(_selector(planned.name, process.worker_id))
+    if head is not None and all(process.worker_id != 0 for process in planned.processes):
+        bundles.append({head: share})
+        selectors.append(_selector(planned.name, 0))
+    return placement_group(
+        bundles,
+        strategy="STRICT_SPREAD",
+        name=name_of(lease, planned.name),
+        lifetime="detached",
+        bundle_label_selector=selectors,
+    )
+
+
+def _selector(slice_name: str, worker_id: int) -> dict[str, str]:
+    return {SLICE_NAME_LABEL: slice_name, WORKER_ID_LABEL: str(worker_id)}
