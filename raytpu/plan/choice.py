@@ -68,16 +68,15 @@ class Wish:
             return None
         if state.name in self.excluded or (state.simulated and self.real_slices_exist):
             return None
-        if not self.fits(state, shape):
-            return None
         if state.topology == shape.topology:
-            whole = state.idle and state.sound_hosts == shape.hosts
+            whole = self.fits(state, shape) and state.idle and state.sound_hosts == shape.hosts
             return Candidate(state=state, shape=shape, of=shape, part=None) if whole else None
-        own = own_shape(state)
-        # Not of a broken slice: it is repaired or replaced whole, under whoever has the rest of it.
-        if own is None or state.sound_hosts != own.hosts:
+        if not self.want.sub_slice or (own := own_shape(state)) is None:
             return None
-        part = _free_part(state, sub_slices(shape, own))
+        # Not of a broken slice: it is repaired or replaced whole, under whoever has the rest of it.
+        if state.sound_hosts != own.hosts or not (parts := sub_slices(shape, own)):
+            return None
+        part = _free_part(state, parts)
         return None if part is None else Candidate(state=state, shape=shape, of=own, part=part)
 
 
@@ -92,7 +91,7 @@ def wish(want: Slices, inventory: Inventory, exclude: frozenset[str] = frozenset
 
 
 def choose(wished: Wish, in_order: list[SliceState]) -> list[Candidate]:
-    """The slices that the request gets; none when fewer can be had than will do.
+    """The slices that the request gets; fewer than will do when it does not fit: the most that could be had.
 
     The first shape that is there in at least ``least`` slices, and of it as many as there are, up to
     ``count``. Several candidates are taken by ``Candidate.preference``, then in the order of names.
@@ -101,16 +100,17 @@ def choose(wished: Wish, in_order: list[SliceState]) -> list[Candidate]:
         in_order: the slices of the snapshot in the natural order of their names, which makes the choice a
             function of the snapshot.
     """
-    want = wished.want
+    most: list[Candidate] = []
     for shape in wished.shapes:
         found = (candidate for state in in_order if (candidate := wished.candidate(state, shape)) is not None)
-        chosen = best_of(want, found)
-        if len(chosen) >= want.least:
+        chosen = _best_of(wished.want, found)
+        if len(chosen) >= wished.want.least:
             return chosen
-    return []
+        most = max(most, chosen, key=len)
+    return most
 
 
-def best_of(want: Slices, found: Iterator[Candidate]) -> list[Candidate]:
+def _best_of(want: Slices, found: Iterator[Candidate]) -> list[Candidate]:
     """The candidates that go together best, at most ``count``, in the order of their names; possibly fewer
     than will do."""
     if not want.sub_slice and not want.same_zone:  # all alike: the first ones, without a look at the rest

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from raytpu.errors import SliceVerdict, Unplaceable, VerdictState
-from raytpu.plan.choice import Wish, best_of, choose, own_shape, wish
+from raytpu.plan.choice import Wish, choose, own_shape, wish
 from raytpu.plan.inventory import Inventory, SliceState
 from raytpu.plan.verdict import verdict_on
 from raytpu.spec import Slices
@@ -43,8 +43,8 @@ def diagnose(want: Slices, inventory: Inventory, exclude: frozenset[str] = froze
     """
     wished, in_order = wish(want, inventory, exclude), inventory.in_order()
     chosen = choose(wished, in_order)
-    if not chosen:
-        return why_not(wished, in_order)
+    if len(chosen) < want.least:
+        return why_not(wished, in_order, len(chosen))
     where = ", ".join(candidate.state.name for candidate in chosen)
     return Diagnosis(
         sentence=f"{describe(want)} can be had now: {where}",
@@ -53,13 +53,14 @@ def diagnose(want: Slices, inventory: Inventory, exclude: frozenset[str] = froze
     )
 
 
-def why_not(wished: Wish, in_order: list[SliceState]) -> Diagnosis:
-    """The diagnosis of a request for which ``choose`` found nothing."""
+def why_not(wished: Wish, in_order: list[SliceState], most: int) -> Diagnosis:
+    """The diagnosis of a request for which ``choose`` found ``most`` slices, fewer than will do."""
     verdicts = tuple(verdict_on(state, wished) for state in in_order)
+    strangers = [state for state, each in zip(in_order, verdicts, strict=True) if each.state == "other"]
     return Diagnosis(
         sentence=f"need {describe(wished.want)}: {_what_there_is(verdicts)}",
         slices=verdicts,
-        next_step=_next_step(wished, in_order),
+        next_step=_next_step(wished, in_order, most, strangers),
     )
 
 
@@ -125,8 +126,13 @@ def _could(wished: Wish, states: Sequence[SliceState], shape: SliceShape) -> int
     return max(zones.values(), default=0)
 
 
-def _next_step(wished: Wish, in_order: list[SliceState]) -> str:
-    """What would make a refused request fit; empty when the snapshot does not tell."""
+def _next_step(wished: Wish, in_order: list[SliceState], most: int, strangers: list[SliceState]) -> str:
+    """What would make a refused request fit; empty when the snapshot does not tell.
+
+    Args:
+        most: slices that could be had now, if that many were enough.
+        strangers: slices that are not what is asked for.
+    """
     want = wished.want
     if not in_order:
         return "`raytpu sim up` brings up simulated slices; on GKE, check that the TPU node pool is up"
@@ -138,24 +144,16 @@ def _next_step(wished: Wish, in_order: list[SliceState]) -> str:
         parts.append(f"the cluster has {such}, {want.least} are wanted")
     elif could:
         parts.append(f"the cluster has {such}: the request fits when enough of them are whole and idle")
-    if now := _most_now(wished, in_order):
-        parts.append(f"slices.{'count' if want.min_count is None else 'min_count'}: {now} fits now")
-    if others := _idle_in_other_shapes(wished, in_order):
+    if most:
+        parts.append(f"slices.{'count' if want.min_count is None else 'min_count'}: {most} fits now")
+    if others := _idle_in_other_shapes(wished, strangers):
         parts.append(f"idle in another shape: {others}")
     return "; ".join(parts)
 
 
-def _most_now(wished: Wish, in_order: list[SliceState]) -> int:
-    """How many slices could be had now, if that many were enough."""
-    return max(
-        len(best_of(wished.want, (found for state in in_order if (found := wished.candidate(state, shape)))))
-        for shape in wished.shapes
-    )
-
-
-def _idle_in_other_shapes(wished: Wish, in_order: list[SliceState]) -> str:
+def _idle_in_other_shapes(wished: Wish, strangers: list[SliceState]) -> str:
     found: Counter[str] = Counter()
-    for state in in_order:
+    for state in strangers:
         own = own_shape(state)
         if own is None or state.held_by is not None or state.kept_for is not None or not state.idle:
             continue

@@ -94,8 +94,8 @@ def plan_gang(want: Slices, inventory: Inventory, exclude: frozenset[str] = froz
     """
     wished, in_order = wish(want, inventory, exclude), inventory.in_order()
     chosen = choose(wished, in_order)
-    if not chosen:
-        raise why_not(wished, in_order).refusal()
+    if len(chosen) < want.least:
+        raise why_not(wished, in_order, len(chosen)).refusal()
     slices = tuple(_planned(candidate, index, len(chosen)) for index, candidate in enumerate(chosen))
     return GangPlan(slices=slices, simulated=chosen[0].state.simulated)
 

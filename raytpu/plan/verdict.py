@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from raytpu.errors import SliceVerdict, VerdictState
-from raytpu.plan.choice import Wish, own_shape
+from raytpu.plan.choice import Candidate, Wish, own_shape
 from raytpu.plan.inventory import HostState, SliceState
 from raytpu.topology import SliceShape, sub_slices
 
@@ -44,22 +44,31 @@ class Reason(NamedTuple):
 def verdict_on(state: SliceState, wished: Wish) -> SliceVerdict:
     """What the slice is to the request."""
     fitting = [shape for shape in wished.shapes if wished.fits(state, shape)]
-    usable = next((found for shape in fitting if (found := wished.candidate(state, shape)) is not None), None)
-    if usable is not None and not (no_zone := list(_zone_unknown(state, wished))):
-        zone = f", in {state.zone}" if wished.want.same_zone and state.zone is not None else ""
-        if usable.part is None:
-            return SliceVerdict(state.name, "usable", f"whole and idle{zone}")
-        hosts = host_list(usable.worker_ids)
-        why = f"{usable.shape.topology} on {hosts} of {usable.of} is idle{zone}"
-        return SliceVerdict(state.name, "usable", why)
-    if usable is not None:
-        reasons = no_zone
-    elif fitting:
-        reasons = list(_reasons(state, wished, fitting))
-    else:
-        reasons = list(_another_shape(state, wished))
+    if not fitting:
+        return _verdict(state, list(_another_shape(state, wished)))
+    for shape in fitting:
+        usable = wished.candidate(state, shape)
+        if usable is not None:
+            no_zone = list(_zone_unknown(state, wished))
+            return _verdict(state, no_zone) if no_zone else _usable(usable, wished)
+    return _verdict(state, list(_reasons(state, wished, fitting)))
+
+
+def _usable(candidate: Candidate, wished: Wish) -> SliceVerdict:
+    state = candidate.state
+    zone = f", in {state.zone}" if wished.want.same_zone and state.zone is not None else ""
+    if candidate.part is None:
+        return SliceVerdict(state.name, "usable", f"whole and idle{zone}")
+    hosts = host_list(candidate.worker_ids)
+    why = f"{candidate.shape.topology} on {hosts} of {candidate.of} is idle{zone}"
+    return SliceVerdict(state.name, "usable", why)
+
+
+def _verdict(state: SliceState, reasons: list[Reason]) -> SliceVerdict:
+    """All reasons in one."""
     if len(reasons) == 1:  # the usual case, in clusters where it is met a thousand times
-        return SliceVerdict(state.name, *reasons[0])
+        [reason] = reasons
+        return SliceVerdict(state.name, reason.state, reason.why, reason.fix)
     gravest = min((reason.state for reason in reasons), key=_GRAVITY.index)
     fixes = dict.fromkeys(reason.fix for reason in reasons if reason.fix)
     return SliceVerdict(state.name, gravest, "; ".join(reason.why for reason in reasons), "; ".join(fixes))

@@ -31,7 +31,8 @@ REQUESTS = {
     "16 slices in one zone": Slices(**SHAPE, count=16, same_zone=True),
     "a part of a slice": Slices(generation="v6e", topology="2x2", sub_slice=True),
     "an alternative": Slices(generation="v6e", topology="16x16", alternatives=["8x8", "4x8"]),
-    "refused": Slices(**SHAPE, count=16),
+    "refused, too few": Slices(**SHAPE, count=5000),
+    "refused, all held": Slices(**SHAPE, count=16),
 }
 
 
@@ -84,7 +85,9 @@ def measure(count: int) -> dict[str, object]:
     """Milliseconds of every request, and of one event, on a cluster of ``count`` slices."""
     idle, held = snapshot(count, held=False), snapshot(count, held=True)
     plans = {
-        name: median_ms(lambda want=want, name=name: planned(want, held if name == "refused" else idle))
+        name: median_ms(
+            lambda want=want, name=name: planned(want, held if name == "refused, all held" else idle)
+        )
         for name, want in REQUESTS.items()
     }
     middle = idle.slices[count // 2]
