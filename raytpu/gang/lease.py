@@ -62,7 +62,7 @@ class HeldSlice:
 
     def environment(self, host: HeldHost) -> dict[str, str]:
         """What makes the TPU runtime on ``host`` see the held chips only; empty for a whole slice."""
-        return {}
+        return dict(host.assignment.environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ import pytest
 from raytpu import errors
 from raytpu.errors import (
     DeadlineExceeded,
+    LeaseEnded,
     Problem,
     RaytpuError,
+    SliceLost,
     SliceVerdict,
     TopologyError,
     Unplaceable,
@@ -30,6 +32,8 @@ EXAMPLES: dict[type[RaytpuError], RaytpuError] = {
     Unplaceable: Unplaceable(
         "need 2 whole slices", [SliceVerdict("slice-0", "busy", "held by other")], "see `raytpu sim status`"
     ),
+    SliceLost: SliceLost({"slice-0": "slice-0/1 does not answer"}),
+    LeaseEnded: LeaseEnded("run llm", "preempted by run urgent"),
     DeadlineExceeded: DeadlineExceeded(
         "host processes", 120.0, ["slice-0/2", "slice-1/0"], "raise host_start_s"
     ),
