@@ -1,13 +1,13 @@
 """Whole slices held for one job, and one process on each of their hosts (Ray, no JAX)."""
 
 from raytpu.gang.bookkeeper import BookView as BookView
+from raytpu.gang.held import HeldHost as HeldHost
+from raytpu.gang.held import HeldSlice as HeldSlice
+from raytpu.gang.held import PreemptionNotice as PreemptionNotice
 from raytpu.gang.hosts import Host as Host
 from raytpu.gang.hosts import call_hosts as call_hosts
 from raytpu.gang.hosts import start_hosts as start_hosts
-from raytpu.gang.lease import HeldHost as HeldHost
-from raytpu.gang.lease import HeldSlice as HeldSlice
 from raytpu.gang.lease import Lease as Lease
-from raytpu.gang.lease import PreemptionNotice as PreemptionNotice
 from raytpu.gang.lease import hold as hold
 from raytpu.gang.open_book import open_book as open_book
 from raytpu.gang.ray_inventory import ray_inventory as ray_inventory

@@ -244,7 +244,7 @@ class Bookkeeper:
                     self._slice_lost(lease, planned.name, f"{dead[0].host}: Ray counts its node as dead")
 
     def _watch(self) -> None:
-        """Which raylets the health watch asks: those of everything held, and those under suspicion."""
+        """Which raylets are asked: of everything held, of what is under suspicion or claimed twice."""
         held = {
             process.node_id
             for lease in self._ledger.leases
@@ -252,7 +252,8 @@ class Bookkeeper:
             for process in planned.processes
         }
         alive = self._view.raylets
-        self._health.watch({node: alive[node] for node in held | self._suspects.keys() if node in alive})
+        asked = held | self._suspects.keys() | self._view.contested
+        self._health.watch({node: alive[node] for node in asked if node in alive})
 
     def _host_lost(self, node_id: str, reason: str) -> None:
         for lease in self._ledger.leases:

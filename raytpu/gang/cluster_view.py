@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import ray
@@ -22,6 +23,8 @@ class ClusterView:
     """``ip:port`` of each raylet that Ray counts alive, by node id."""
     heads: Mapping[str, str]
     """Name of the head resource of each slice that has one alive, such as ``TPU-v6e-16-head``."""
+    contested: frozenset[str]
+    """Node ids of hosts that claim the same place in a slice: one is lost, and Ray has not noticed."""
     taken_s: float
     """By the monotonic clock."""
 
@@ -32,7 +35,9 @@ class ClusterView:
     @classmethod
     def empty(cls) -> ClusterView:
         """Nothing, seen never: older than any limit."""
-        return cls(inventory=Inventory(slices=()), raylets={}, heads={}, taken_s=float("-inf"))
+        return cls(
+            inventory=Inventory(slices=()), raylets={}, heads={}, contested=frozenset(), taken_s=float("-inf")
+        )
 
 
 def look() -> ClusterView:
@@ -46,4 +51,18 @@ def look() -> ClusterView:
             for resource in node["Resources"]:
                 if slice_name and resource.startswith("TPU-") and resource.endswith("-head"):
                     heads[slice_name] = resource
-    return ClusterView(inventory=ray_inventory(), raylets=raylets, heads=heads, taken_s=began_s)
+    inventory = ray_inventory()
+    return ClusterView(
+        inventory=inventory,
+        raylets=raylets,
+        heads=heads,
+        contested=frozenset(_contested(inventory)),
+        taken_s=began_s,
+    )
+
+
+def _contested(inventory: Inventory) -> Iterator[str]:
+    for state in inventory.slices:
+        alive = [host for host in state.hosts if host.alive]
+        claims = Counter(host.worker_id for host in alive)
+        yield from (host.node_id for host in alive if claims[host.worker_id] > 1)

@@ -1,7 +1,7 @@
 """Whether hosts are well, asked of their raylets: Ray's own health check, only sooner.
 
-Ray's GCS asks every raylet every 3 s and gives a node up after 5 misses: 13 s after a SIGKILL and 62 s after a
-freeze, when measured. The book asks the same question of the hosts that matter, those of held slices and of
+Ray's GCS asks every raylet every 3 s and gives a node up after 5 misses: 13 s after a SIGKILL and 62 s after
+a freeze, when measured. The book asks the same question of the hosts that matter, those of held slices and of
 slices about to be held: 0.5 ms a host. A killed raylet refuses the connection at once, a frozen one does not
 answer. Nothing of raytpu's needs to run on the hosts.
 """

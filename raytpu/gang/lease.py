@@ -6,7 +6,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -14,69 +13,19 @@ from typing import Any, Self
 
 import ray
 from ray.exceptions import RayActorError
-from ray.util.placement_group import PlacementGroup
 
 from raytpu.errors import DeadlineExceeded, LeaseEnded, RaytpuError, Refused, SliceLost, WrongRequest
 from raytpu.gang import stream
+from raytpu.gang.held import HeldSlice, PreemptionNotice, held_slice
 from raytpu.gang.open_book import open_book
-from raytpu.gang.placement import group_of
-from raytpu.plan import Diagnosis, GangPlan, PlannedSlice, ProcessAssignment
+from raytpu.plan import Diagnosis, GangPlan, ProcessAssignment
 from raytpu.plan.ledger import Request
 from raytpu.spec import Slices
-from raytpu.topology import SliceShape
 
 ANSWER_S = 30.0
 """For the book to answer a release, or to be there again after its process died; it restarts in seconds."""
 
 RETRY_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldHost:
-    """A host of a held slice."""
-
-    name: str
-    """Slice and worker id, such as ``slice-0/2``."""
-    worker_id: int
-    node_id: str
-    """Ray's id of the node, in hex."""
-    address: str
-    chips: int
-    """Chips of this host that are held."""
-    assignment: ProcessAssignment
-    """Everything a JAX process on this host must know about its place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSlice:
-    """A slice, or a part of one, that belongs to the lease."""
-
-    name: str
-    shape: SliceShape
-    """What is held: of a part, the part's shape."""
-    hosts: tuple[HeldHost, ...]
-    """In the order of the hardware."""
-    placement_group: PlacementGroup
-    """Bundle ``i`` is host ``i``."""
-    planned: PlannedSlice
-
-    def environment(self, host: HeldHost) -> dict[str, str]:
-        """What makes the TPU runtime on ``host`` see the held chips only; empty for a whole slice."""
-        return dict(host.assignment.environment)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptionNotice:
-    """The lease ends at a time that is known."""
-
-    by: str
-    """Who needs the slices."""
-    until_s: float
-    """By this process's monotonic clock."""
-
-    @property
-    def seconds_left(self) -> float:
-        return max(0.0, self.until_s - time.monotonic())
 
 
 class Lease:
@@ -124,7 +73,7 @@ class Lease:
         with self._changed:
             lost = set(self._lost)
         return tuple(
-            _held_slice(planned, self._granted)
+            held_slice(planned, self._granted.groups[planned.name])
             for planned in self._granted.lease.slices
             if planned.name not in lost
         )
@@ -340,26 +289,6 @@ class Lease:
             stream.shut(connection)
         if self._thread.is_alive():
             self._thread.join(RETRY_S * 4)
-
-
-def _held_slice(planned: PlannedSlice, granted: stream.Granted) -> HeldSlice:
-    return HeldSlice(
-        name=planned.name,
-        shape=planned.shape,
-        hosts=tuple(
-            HeldHost(
-                name=process.host,
-                worker_id=process.worker_id,
-                node_id=process.node_id,
-                address=process.address,
-                chips=process.chips,
-                assignment=process,
-            )
-            for process in planned.processes
-        ),
-        placement_group=group_of(granted.groups[planned.name]),
-        planned=planned,
-    )
 
 
 def hold(

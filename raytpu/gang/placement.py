@@ -23,6 +23,10 @@ SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
 WORKER_ID_LABEL = "ray.io/tpu-worker-id"
 """Set by Ray on every TPU node (``ray/_private/accelerators/tpu.py``)."""
 
+NODE_ID_LABEL = "ray.io/node-id"
+"""Set by Ray on every node. Slice and worker id would also match a lost node that Ray has not missed yet,
+beside the node that took its place."""
+
 HOST_CPUS = 1.0
 """Logical CPUs that a host process takes beside its chips; the rest stays for data tasks."""
 
@@ -132,10 +136,10 @@ def _request(lease: Lease, planned: PlannedSlice, head: str | None) -> Placement
         if head is not None and process.worker_id == 0:
             bundle[head] = share
         bundles.append(bundle)
-        selectors.append(_selector(planned.name, process.worker_id))
+        selectors.append({NODE_ID_LABEL: process.node_id})
     if head is not None and all(process.worker_id != 0 for process in planned.processes):
         bundles.append({head: share})
-        selectors.append(_selector(planned.name, 0))
+        selectors.append({SLICE_NAME_LABEL: planned.name, WORKER_ID_LABEL: "0"})
     return placement_group(
         bundles,
         strategy="STRICT_SPREAD",
@@ -143,7 +147,3 @@ def _request(lease: Lease, planned: PlannedSlice, head: str | None) -> Placement
         lifetime="detached",
         bundle_label_selector=selectors,
     )
-
-
-def _selector(slice_name: str, worker_id: int) -> dict[str, str]:
-    return {SLICE_NAME_LABEL: slice_name, WORKER_ID_LABEL: str(worker_id)}

@@ -6,7 +6,7 @@ or stood a moment ago, the ledger is right and Ray's view is not asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from raytpu.plan.gang import PlannedSlice
@@ -41,7 +41,7 @@ def seen_with(
         if state.name in reasons:
             state = replace(state, quarantined=reasons[state.name])
         if suspects and any(host.node_id in suspects for host in state.hosts):
-            state = replace(state, hosts=tuple(_suspect(host, suspects) for host in state.hosts))
+            state = replace(state, hosts=_suspected(state.hosts, suspects))
         if state.name in held:
             state = _trusted(state, [planned for planned, _ in held[state.name]])
             for planned, owner in held[state.name]:
@@ -75,10 +75,11 @@ def without_holder(inventory: Inventory, planned: PlannedSlice) -> Inventory:
     return inventory.with_slice(replace(state, hosts=hosts))
 
 
-def kept_for(inventory: Inventory, slice_name: str, owner: str) -> Inventory:
-    """The slice is claimed by a request that comes first."""
-    state = inventory.slice(slice_name)
-    return inventory if state is None else inventory.with_slice(replace(state, kept_for=owner))
+def kept_for(inventory: Inventory, slice_names: Iterable[str], owner: str) -> Inventory:
+    """These slices are claimed by a request that comes first."""
+    names = set(slice_names)
+    claimed = [replace(state, kept_for=owner) for state in inventory.slices if state.name in names]
+    return inventory.with_slices(claimed) if claimed else inventory
 
 
 def _taken(state: SliceState, planned: PlannedSlice, owner: str) -> SliceState:
@@ -107,8 +108,17 @@ def _idle(host: HostState) -> HostState:
     return replace(host, chips_free=host.chips, held_by=None)
 
 
-def _suspect(host: HostState, suspects: Mapping[str, str]) -> HostState:
-    return replace(host, suspect=suspects[host.node_id]) if host.node_id in suspects else host
+def _suspected(hosts: tuple[HostState, ...], suspects: Mapping[str, str]) -> tuple[HostState, ...]:
+    """The hosts with those marked that do not answer; without those that another one has replaced already.
+
+    Ray goes on counting a lost node as alive beside the node that took its place, for 13 s when measured.
+    """
+    well = {host.worker_id for host in hosts if host.alive and host.node_id not in suspects}
+    return tuple(
+        replace(host, suspect=suspects[host.node_id]) if host.node_id in suspects else host
+        for host in hosts
+        if host.node_id not in suspects or host.worker_id not in well
+    )
 
 
 def _chips_by_worker(planned: PlannedSlice) -> dict[int | None, int]:

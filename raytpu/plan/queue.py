@@ -16,7 +16,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from raytpu.errors import Unplaceable
-from raytpu.plan.diagnosis import Diagnosis, diagnose, never_fits
+from raytpu.plan.diagnosis import Diagnosis, never_fits
 from raytpu.plan.gang import GangPlan, plan_gang
 from raytpu.plan.inventory import Inventory
 from raytpu.plan.ledger import Lease, Ledger, Notice, Request
@@ -133,11 +133,10 @@ class _Queue:
             never = never_fits(request.want, self._now)
             if never is not None:
                 return [Refuse(request=request, error=never)]
-        diagnosis = diagnose(request.want, self._now)
+        diagnosis = Diagnosis.of(refusal)
         victims = self._victims(request)
-        claimed = [verdict.name for verdict in diagnosis.slices if verdict.state == "usable"]
-        for name in claimed:
-            self._now = kept_for(self._now, name, request.owner)
+        usable = [verdict.name for verdict in diagnosis.slices if verdict.state == "usable"]
+        self._now = kept_for(self._now, usable, request.owner)
         notices: list[Decision] = [
             Preempt(
                 lease=lease,
@@ -158,8 +157,7 @@ class _Queue:
             self._told |= {lease.id for lease in victims}
             self._soon = _without_leases(self._soon, self._ledger, {lease.id for lease in victims})
             plan = plan_gang(request.want, self._soon)
-        for planned in plan.slices:
-            self._soon = kept_for(self._soon, planned.name, request.owner)
+        self._soon = kept_for(self._soon, [planned.name for planned in plan.slices], request.owner)
         return victims
 
     def _fewest(self, request: Request) -> list[Lease]:
