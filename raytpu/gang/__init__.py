@@ -1,6 +1,5 @@
 """Whole slices held for one job, and one process on each of their hosts (Ray, no JAX)."""
 
-from raytpu.gang.bookkeeper import BookView as BookView
 from raytpu.gang.held import HeldHost as HeldHost
 from raytpu.gang.held import HeldSlice as HeldSlice
 from raytpu.gang.held import PreemptionNotice as PreemptionNotice
@@ -11,6 +10,7 @@ from raytpu.gang.lease import Lease as Lease
 from raytpu.gang.lease import hold as hold
 from raytpu.gang.open_book import open_book as open_book
 from raytpu.gang.ray_inventory import ray_inventory as ray_inventory
+from raytpu.plan.book_view import BookView as BookView
 
 __all__ = [
     "BookView",

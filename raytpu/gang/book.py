@@ -16,8 +16,9 @@ import ray
 
 from raytpu.errors import Refused
 from raytpu.gang import stream
-from raytpu.gang.bookkeeper import Bookkeeper, BookView, Heard, Left
+from raytpu.gang.bookkeeper import Bookkeeper, Heard, Left
 from raytpu.gang.desk import Desk, Inbox
+from raytpu.plan.book_view import BookView
 
 TURN_S = 0.25
 """Longest pause between two turns: deadlines, notices and silences are noticed this late at most."""
@@ -77,7 +78,8 @@ class Book:
         self._in_turn(lambda: self._keeper.lift(slice_name))
 
     def end_orphan(self, lease_id: str) -> bool:
-        """End a lease whose owner is gone before its grace is over; ``False`` when the owner is there."""
+        """End a lease whose owner is gone before its grace is over; ``False`` when the owner is there, or may
+        still come back to a book that was restarted."""
         return bool(self._in_turn(lambda: self._keeper.end_orphan(lease_id)))
 
     def _in_turn(self, work: Callable[[], Any]) -> Any:

@@ -22,6 +22,7 @@ from raytpu.gang.health_watch import HealthWatch, HostsChanged
 from raytpu.gang.holdings import Holdings, Placed, Removed
 from raytpu.plan import Inventory
 from raytpu.plan import ledger as entries
+from raytpu.plan.book_view import BookView, Growing
 from raytpu.plan.ledger import Lease, Ledger, Quarantine
 from raytpu.plan.occupancy import seen_with
 from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
@@ -50,21 +51,6 @@ class Heard:
 @dataclass(frozen=True, slots=True)
 class Left:
     caller: Caller
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookView:
-    """The book as it is at a moment."""
-
-    ledger: Ledger
-    inventory: Inventory
-    """With the marks of the book."""
-    orphans: frozenset[str]
-    """Ids of requests and leases whose owner is not connected."""
-    growing: tuple[str, ...]
-    """Slices that the cluster was asked to bring up, in words."""
-    now_s: float
-    """By the book's clock."""
 
 
 class Bookkeeper:
@@ -366,8 +352,17 @@ class Bookkeeper:
         return BookView(
             ledger=self._ledger,
             inventory=self._seen(),
-            orphans=frozenset(request.id for request in known if request.id not in self._callers),
-            growing=tuple(str(wish) for wish in self._growth.standing),
+            orphans=frozenset(request.id for request in known if not self._has_owner(request.id)),
+            awaited=frozenset(self._awaited),
+            growing=tuple(
+                Growing(
+                    request_id=wish.request_id,
+                    owner=wish.owner,
+                    generation=wish.shape.generation,
+                    topology=wish.shape.topology,
+                )
+                for wish in self._growth.standing
+            ),
             now_s=time.time(),
         )
 
@@ -388,8 +383,15 @@ class Bookkeeper:
             raise Refused(f"slice {slice_name!r} is not under quarantine; under quarantine: {names}")
 
     def end_orphan(self, lease_id: str) -> bool:
-        if lease_id in self._callers:
+        if self._has_owner(lease_id) or lease_id in self._awaited:
             return False
         self._ledger = entries.without_request(self._ledger, lease_id)
         self._ledger = entries.ending(self._ledger, lease_id)
+        self._tell(lease_id, stream.Over("it was ended while its owner was silent"))
         return True
+
+    def _has_owner(self, lease_id: str) -> bool:
+        """Whether an owner is connected, and is not counted as gone because it has been silent."""
+        lease = self._ledger.lease(lease_id)
+        silent = lease is not None and lease.gone_since_s is not None
+        return lease_id in self._callers and not silent

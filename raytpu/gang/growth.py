@@ -39,9 +39,6 @@ class Wish:
     def head(self) -> str:
         return f"TPU-{self.shape.ray_pod_type}-head"
 
-    def __str__(self) -> str:
-        return f"{self.shape.generation} {self.shape.topology} for {self.owner}"
-
 
 class Growth:
     """The demand that stands now, and the means to change it."""
