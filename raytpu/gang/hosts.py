@@ -64,6 +64,7 @@ def call_hosts(
     waited_for: str,
     deadline_s: float,
     alive: Callable[[], None] = lambda: None,
+    failed: Callable[[ProcessAssignment, str], None] = lambda _host, _reason: None,
 ) -> list[Any]:
     """Call ``method`` on every host at once and return the answers in host order.
 
@@ -74,6 +75,7 @@ def call_hosts(
         waited_for: what the deadline's message says was awaited.
         deadline_s: for all answers together.
         alive: called about twice a second while waiting; may raise to end the wait.
+        failed: told of each host that died or was late, before the error is raised.
 
     Raises:
         DeadlineExceeded: naming the hosts that had not answered.
@@ -86,9 +88,15 @@ def call_hosts(
     while pending:
         alive()
         done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0.5)
-        failed = [(pending.pop(reference), _failure(reference)) for reference in done]
-        _raise_first([(host, error) for host, error in failed if error is not None], waited_for)
+        answers = [(pending.pop(reference), _failure(reference)) for reference in done]
+        failures = [(host, error) for host, error in answers if error is not None]
+        for host, error in failures:
+            if isinstance(error, RayActorError):
+                failed(host.assignment, first_line(error))
+        _raise_first(failures, waited_for)
         if pending and time.monotonic() >= until:
+            for host in pending.values():
+                failed(host.assignment, f"late: waited {deadline_s:g} s for {waited_for}")
             raise DeadlineExceeded(waited_for, deadline_s, late=[host.name for host in pending.values()])
     return ray.get(references)
 

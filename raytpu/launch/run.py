@@ -87,9 +87,17 @@ def run(workload: Workload, options: RunOptions | None = None) -> Finished:
     if options.connecting is not None:
         options.connecting()
     with connected(options.on, workload.slices, home=options.home, environment=options.environment or {}):
+        _warm_up_book()
         if options.planned is not None:
             _show_plan(workload, options.planned)
         return train(workload, options)
+
+
+def _warm_up_book() -> None:
+    """Let the book of slices start while this process still imports: it is asked in a second or two."""
+    from raytpu.gang import open_book
+
+    open_book()
 
 
 def _show_plan(workload: Workload, planned: Callable[[WorkloadPlan], None]) -> None:

@@ -11,8 +11,8 @@ class Deadlines(Spec):
     """Seconds. Each wait ends with an error that names the slices or hosts that are late."""
 
     hold_s: float = Field(default=60.0, gt=0)
-    """To take all slices of the workload, once they are free. Taking is seconds; a minute means that the
-    cluster's view of a slice is stale."""
+    """To get all slices of the workload, the time in the queue included. Taking free slices is well under a
+    second; who wants to queue for hours says so here."""
     host_start_s: float = Field(default=120.0, gt=0)
     """To start one process on every host. Large: a cold host imports ray and jax from a slow disk."""
     jax_init_s: float = Field(default=120.0, gt=0)
@@ -26,8 +26,10 @@ class Deadlines(Spec):
     """For a checkpoint to become durable, when the next one is due or the run ends. Ten minutes, by feel: a
     large model to a busy bucket."""
     orphan_grace_s: float = Field(default=30.0, ge=10)
-    """Silence of the driver after which its hosts end and free their slices. Not under 10: the driver renews
-    its heartbeat every 5 s. A driver that dies is noticed by Ray within seconds; this is for one that is
-    frozen or cut off."""
+    """Silence of the driver after which its slices are taken back and its hosts end. A driver that dies is
+    noticed at once; this is for one that is frozen or cut off."""
+    save_s: float = Field(default=60.0, ge=0)
+    """Between the notice that somebody of higher priority gets the slices and their loss: for the steps under
+    way and one checkpoint. A minute, by feel."""
     stop_s: float = Field(default=15.0, gt=0)
     """For host processes to end by themselves before they are killed."""

@@ -29,6 +29,9 @@ class Workload(Spec):
     again under the same name resumes it from the newest durable checkpoint."""
     slices: Slices
     """The TPU slices to hold."""
+    priority: int = 0
+    """Band in the queue for slices. A higher one goes first, and preempts lower ones, whole gangs only, when
+    nothing else helps; they get deadlines.save_s to save."""
     train: Train
     """The train function and its settings."""
     data: dict[str, TextData] = Field(default={})

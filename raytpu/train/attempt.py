@@ -24,6 +24,7 @@ from raytpu.spec import Deadlines, Slices, TextData
 from raytpu.train.data_streams import start_preparer
 from raytpu.train.endings import cause_of, is_peer_failure
 from raytpu.train.entrypoint import TrainFunction
+from raytpu.train.farewell import SaveOnNotice
 from raytpu.train.host_watch import HostWatch
 from raytpu.train.job import TrainJob
 from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
@@ -49,6 +50,7 @@ class Attempt:
     program: str | TrainFunction
     job_for: Callable[[GangPlan], TrainJob]
     deadlines: Deadlines
+    priority: int
     run_config: RunConfig
     log: EventLog
     data: Mapping[str, TextData] = field(default_factory=dict)
@@ -77,6 +79,8 @@ def run_attempt(attempt: Attempt) -> Result:
         attempt.slices,
         owner=attempt.name,
         timeout_s=attempt.deadlines.hold_s,
+        priority=attempt.priority,
+        save_s=attempt.deadlines.save_s,
         silence_s=attempt.deadlines.orphan_grace_s,
         waiting=waiting,
         alive=attempt.stop_requested,
@@ -85,7 +89,7 @@ def run_attempt(attempt: Attempt) -> Result:
         attempt.log.write(StateChanged(state="starting hosts"))
         job = attempt.job_for(lease.plan)
         with _hosts(lease, job) as hosts, _preparer(attempt) as preparer:
-            return _train(attempt, lease, hosts, _Background(attempt, job, hosts, preparer))
+            return _train(attempt, lease, hosts, _Background(attempt, lease, job, hosts, preparer))
 
 
 @contextmanager
@@ -114,10 +118,11 @@ def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
 
 def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: _Background) -> Result:
     background.start()
-    watch = HostWatch(hosts)
+    watch, preemption = HostWatch(hosts), SaveOnNotice(lease, hosts, attempt.log)
 
     def look() -> None:
         attempt.stop_requested()
+        preemption.look()
         lease.check()
         background.raise_failure()
         watch.raise_lost()
@@ -139,6 +144,8 @@ def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: 
         background.raise_failure()
         raise _diagnose(error, hosts, watch) from None
     except RayActorError as error:
+        if "creation task" in str(error):  # Ray's word for a constructor that raised; the cause is in the text
+            raise RunFailed(f"Ray Train's controller did not start on the head:\n{error}") from error
         raise HostLost(
             f"lost the head of the cluster, where this run's controller was: {first_line(error)}\n"
             "  was the cluster taken down? run the same file again when it is back"
@@ -164,9 +171,15 @@ class _Background:
     """What goes on while Ray Train's controller starts: the hosts join JAX's world, the data is prepared."""
 
     def __init__(
-        self, attempt: Attempt, job: TrainJob, hosts: tuple[Host, ...], preparer: ActorHandle | None
+        self,
+        attempt: Attempt,
+        lease: Lease,
+        job: TrainJob,
+        hosts: tuple[Host, ...],
+        preparer: ActorHandle | None,
     ) -> None:
-        self._attempt, self._job, self._hosts, self._preparer = attempt, job, hosts, preparer
+        self._attempt, self._lease, self._job = attempt, lease, job
+        self._hosts, self._preparer = hosts, preparer
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
         work = [self._join] + ([self._provide] if preparer is not None else [])
@@ -207,6 +220,7 @@ class _Background:
             waited_for="the hosts to start and import JAX",
             deadline_s=deadlines.host_start_s,
             alive=self._alive,
+            failed=self._lease.report_failed_start,
         )
         self._attempt.log.write(
             PhaseTimed(name="hosts up, JAX imported", seconds=time.perf_counter() - began)
@@ -225,7 +239,9 @@ class _Background:
             waited_for="the hosts to join JAX's world",
             deadline_s=deadlines.jax_init_s,
             alive=self._alive,
+            failed=self._lease.report_failed_start,
         )
+        self._lease.report_started()
         self._attempt.log.write(StateChanged(state="running"))
 
     def _provide(self) -> None:

@@ -14,6 +14,7 @@ from raytpu.data import BatchStream
 from raytpu.errors import SpecError
 from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
+from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
 from raytpu.train.programs import Program
 from raytpu.train.step_record import Announce, StepRecord
@@ -46,6 +47,7 @@ class TrainContext:
         programs: ProgramCache,
         log: EventLog,
         announce: Announce,
+        farewell: Farewell,
     ) -> None:
         self.mesh = mesh
         self.config: Mapping[str, Any] = job.config
@@ -55,7 +57,7 @@ class TrainContext:
         self._position: dict[str, Any] | None = None
         self._streams: list[BatchStream] = []
         self._train_stream: BatchStream | None = None
-        self._record = StepRecord(job=job, store=store, log=log, announce=announce)
+        self._record = StepRecord(job=job, store=store, log=log, announce=announce, farewell=farewell)
 
     @property
     def process_index(self) -> int:
@@ -161,6 +163,7 @@ class TrainContext:
 
         Raises:
             SaveFailed: an earlier save failed in the background.
+            RunStopped: the slices go to somebody else, and this step's state is saved. Let it pass.
         """
         position = self._train_stream.position if self._train_stream is not None else {}
         self._record.step_done(step, metrics, state, position)

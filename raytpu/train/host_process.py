@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
-from raytpu.gang.release import RELEASE_S, within_s
 from raytpu.plan import ProcessAssignment
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
+from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
-from raytpu.train.orphan_guard import guard
 
 if TYPE_CHECKING:  # loads JAX
     from raytpu.train.step_record import Announce
@@ -51,13 +50,23 @@ class HostProcess:
         self._rows: dict[str, Any] = {}
         self._rows_changed = threading.Condition()
         self._joined = threading.Event()
+        self._farewell = Farewell()
         sys.path.extend(path for path in job.python_path if path not in sys.path)
         _this_process = self
-        guard(directory, job.driver_token, job.deadlines.orphan_grace_s, self._end_orphaned)
 
     def ping(self) -> int:
         """This process's id; answers while the train function runs."""
         return os.getpid()
+
+    def current_step(self) -> int:
+        """See ``Farewell``; as the two below."""
+        return self._farewell.current_step()
+
+    def propose_last_step(self, step: int) -> bool:
+        return self._farewell.propose(step)
+
+    def decide_last_step(self, step: int, agreed: bool, reason: str) -> None:
+        self._farewell.decide(step, agreed, reason)
 
     def coordinator_address(self) -> str:
         """``ip:port`` on this host, for JAX's coordination service. Asked of process 0."""
@@ -147,6 +156,7 @@ class HostProcess:
             programs=ProgramCache(self._cache, mesh),
             log=self._log,
             announce=announce,
+            farewell=self._farewell,
         )
         try:
             result = call(context)
@@ -167,15 +177,6 @@ class HostProcess:
             if not self._rows_changed.wait_for(lambda: name in self._rows, timeout=deadline_s):
                 raise DeadlineExceeded(f"the driver to prepare the data stream {name!r}", deadline_s)
             return self._rows[name]
-
-    def _end_orphaned(self, reason: str) -> None:
-        """Give the whole gang's hosts back, which ends its other processes too, and end this one."""
-        import ray
-
-        print(f"raytpu: {self.assignment.host} ends: {reason}", file=sys.stderr, flush=True)
-        group = ray.util.get_current_placement_group()
-        within_s(RELEASE_S, lambda: ray.util.remove_placement_group(group))
-        os._exit(1)
 
     def _phase(self, name: str, work: Callable[[], Any]) -> None:
         began = time.perf_counter()

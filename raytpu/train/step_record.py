@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from raytpu.data import BatchStream
-from raytpu.errors import SpecError
+from raytpu.errors import RunStopped, SpecError
 from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFinished
 from raytpu.record.storage import join_url
+from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
 
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
@@ -42,8 +43,10 @@ class StepRecord:
         store: CheckpointStore | None,
         log: EventLog,
         announce: Announce,
+        farewell: Farewell,
     ) -> None:
         self._job, self._store, self._log, self._announce = job, store, log, announce
+        self._farewell = farewell
         self._mark = time.perf_counter()
         self._paused, self._paused_s = False, 0.0
         self._data_wait_s = 0.0
@@ -86,7 +89,11 @@ class StepRecord:
     def step_done(
         self, step: int, metrics: Mapping[str, Any], state: Any, position: Mapping[str, Any]
     ) -> None:
-        """See ``TrainContext.report``."""
+        """See ``TrainContext.report``.
+
+        Raises:
+            RunStopped: the driver asked for this step to be the last; its state is durable.
+        """
         if step != self._step + 1:
             raise SpecError(
                 f"context.report was given step {step} after step {self._step}; steps are reported one by "
@@ -98,9 +105,14 @@ class StepRecord:
         self._flush()
         self._pending = _Pending(step, dict(metrics), self._data_wait_s)
         self._data_wait_s = 0.0
-        if state is not None and self._is_due(step):
+        last = self._farewell.is_last(step)
+        if state is not None and self._store is not None and (last or self._is_due(step)):
             self._save(step, state, position)
         self._note_durable()
+        if last and step != self._job.steps:
+            saved = self._saved_step == step
+            self.finish()
+            raise RunStopped(self._farewell.reason + (f"; step {step} is saved" if saved else ""))
 
     def finish(self) -> None:
         """Fetch the last metrics and wait for the last save. Collective."""

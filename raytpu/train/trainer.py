@@ -56,6 +56,7 @@ class JaxTrainer:
         datasets: Ray Datasets, for loops that call ``ray.train.get_dataset_shard``.
         dataset_config: Ray's, for ``datasets``.
         deadlines: how long each wait may last.
+        priority: band in the queue for slices; a higher one goes first, and preempts lower ones.
         fresh: begin anew beside what the run has, instead of going on.
         python_path: folders where hosts look for modules too.
 
@@ -78,6 +79,7 @@ class JaxTrainer:
         datasets: dict[str, Any] | None = None,
         dataset_config: Any = None,
         deadlines: Deadlines | None = None,
+        priority: int = 0,
         fresh: bool = False,
         python_path: Sequence[str] = (),
         compile_cache: str | None = None,
@@ -94,6 +96,7 @@ class JaxTrainer:
         self._data = dict(data or {})
         self._checkpoint = checkpoint
         self._datasets, self._dataset_config = datasets, dataset_config
+        self._priority = priority
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._python_path = tuple(python_path)
         self._compile_cache = compile_cache
@@ -116,6 +119,7 @@ class JaxTrainer:
             checkpoint=workload.checkpoint,
             run_config=RunConfig(name=workload.name, storage_path=workload.checkpoint.path),
             deadlines=workload.deadlines,
+            priority=workload.priority,
             document=workload_yaml(workload),
             **options,
         )
@@ -213,6 +217,7 @@ class JaxTrainer:
             program=self._program,
             job_for=job_for,
             deadlines=self._deadlines,
+            priority=self._priority,
             run_config=self._ray_run_config(),
             log=log,
             data=self._data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 import ray
 from ray.train import RunConfig, ScalingConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, Slices, simulate
+from raytpu import Checkpoint, JaxTrainer, Mesh, Slices, hold, read_events, simulate
+from raytpu.errors import RunStopped
+from raytpu.record import StepFinished
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.local_ray
 
@@ -97,3 +101,63 @@ def test_a_native_loop_saves_and_goes_on_and_rays_result_shows_the_checkpoint(tm
     assert first.checkpoint.path.endswith("checkpoints/4")
     second = fit(6)
     assert second.metrics["total"] == 16 * 5
+
+
+def slow_loop(context: Any, config: dict[str, Any]) -> None:
+    import time
+
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    sharding = NamedSharding(context.mesh, PartitionSpec(("replica", "fsdp")))
+    state = context.restore(context.jit(lambda: jnp.zeros(16), out_shardings=sharding)())
+    add = context.jit(lambda state: (state + 1, state.sum()), donate_argnums=0)
+    for step in range(context.start_step + 1, config["steps"] + 1):
+        state, total = add(state)
+        time.sleep(0.02)
+        context.report(step, {"total": total}, state)
+
+
+def test_a_preempted_run_saves_its_last_step_and_goes_on_from_there(tmp_path: Path):
+    """Without it, everything since the last checkpoint is done again."""
+
+    def trainer(steps: int) -> JaxTrainer:
+        return JaxTrainer(
+            slow_loop,
+            train_loop_config={"steps": steps},
+            slices=SLICES,
+            mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+            checkpoint=Checkpoint(path=str(tmp_path), every_steps=100_000, keep=2),
+            run_config=RunConfig(name="batch"),
+        )
+
+    first = trainer(100_000)
+
+    def steps_done() -> int:
+        return max(
+            (
+                each.event.step
+                for each in read_events(first.directory)
+                if isinstance(each.event, StepFinished)
+            ),
+            default=0,
+        )
+
+    def preempt() -> None:
+        await_true("the run to train", lambda: steps_done() > 3, 60)
+        with hold(SLICES, owner="urgent", priority=1, timeout_s=60):
+            held.set()
+
+    held = threading.Event()
+    thread = threading.Thread(target=preempt)
+    thread.start()
+    with pytest.raises(RunStopped, match=r"its slices go to urgent; step \d+ is saved") as ending:
+        first.fit()
+    thread.join(60)
+    assert held.is_set()
+    saved = int(str(ending.value).split("step ")[1].split()[0])
+    assert saved > 3
+
+    second = trainer(saved + 2).fit()
+
+    assert second.metrics["total"] == 16 * (saved + 1)

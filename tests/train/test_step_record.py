@@ -12,6 +12,7 @@ from raytpu.errors import SpecError
 from raytpu.plan import imagined_inventory, plan_gang, plan_mesh
 from raytpu.record import EventLog, RunDirectory, StepFinished, read_events
 from raytpu.spec import Slices
+from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
 from raytpu.train.step_record import StepRecord
 
@@ -35,7 +36,8 @@ def record(tmp_path: Path) -> tuple[StepRecord, RunDirectory]:
     def announce(*_: Any) -> None: ...
 
     log = EventLog(directory, "slice-0/0", 1)
-    return StepRecord(job=job, store=None, log=log, announce=announce), directory
+    farewell = Farewell()
+    return StepRecord(job=job, store=None, log=log, announce=announce, farewell=farewell), directory
 
 
 def steps(directory: RunDirectory) -> list[StepFinished]:
