@@ -17,11 +17,13 @@ import sys
 
 import typer
 
+from raytpu.cli.explain import explain
 from raytpu.cli.logs import logs
 from raytpu.cli.plan import plan
 from raytpu.cli.run import run
 from raytpu.cli.schema import schema
 from raytpu.cli.sim import app as sim_app
+from raytpu.cli.slices import app as slices_app
 from raytpu.cli.status import status
 from raytpu.cli.stop import stop
 from raytpu.cli.topology import topology
@@ -46,8 +48,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for command in (run, plan, status, logs, stop, topology, schema):
+for command in (run, plan, status, explain, logs, stop, topology, schema):
     app.command()(command)
+app.add_typer(slices_app, name="slices")
 app.add_typer(sim_app, name="sim")
 
 

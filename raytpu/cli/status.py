@@ -22,29 +22,21 @@ def status(
     ] = "text",
 ) -> None:
     """Say what a run does, how far and how fast it is, where its time went, and what to do next."""
-    import time
-
-    from raytpu.record import find_run, is_alive, read_driver, read_events, render_summary, summarise
+    from raytpu.launch.status import run_status
+    from raytpu.record import find_run, render_summary
     from raytpu.record import summary_document as document_of
     from raytpu.record.storage import join_url
 
-    directory = find_run(reference, join_url(raytpu_home(), "runs"))
-    # The driver is read before the events: one that ends in between has then written its end.
-    driver = read_driver(directory)
-    if driver is not None and driver.lineage != directory.lineage:
-        driver = None
-    now_s = time.time()
-    alive = driver is not None and is_alive(driver, now_s)
-    records = read_events(directory)
-    summary = summarise(records, run=directory.run, driver_alive=alive, now_s=now_s)
+    found = run_status(find_run(reference, join_url(raytpu_home(), "runs")))
+    directory, driver, alive = found.directory, found.driver, found.driver_alive
     if output == "json":
-        document = document_of(summary)
+        document = document_of(found.summary)
         typer.echo(json.dumps({**document, **_where(directory, driver, alive)}, indent=2))
     else:
-        typer.echo(render_summary(summary))
+        typer.echo(render_summary(found.summary))
         typer.echo(f"  directory    {directory}")
         if driver is not None:
-            typer.echo(f"  driver       {_driver_text(driver, alive, now_s)}")
+            typer.echo(f"  driver       {_driver_text(driver, alive, found.now_s)}")
 
 
 def _where(directory: RunDirectory, driver: Driver | None, alive: bool) -> dict[str, Any]:

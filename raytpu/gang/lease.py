@@ -6,7 +6,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
@@ -14,10 +13,10 @@ from typing import Any, Self
 import ray
 from ray.exceptions import RayActorError
 
-from raytpu.errors import DeadlineExceeded, LeaseEnded, RaytpuError, Refused, SliceLost, WrongRequest
+from raytpu.errors import DeadlineExceeded, LeaseEnded, RaytpuError, SliceLost, WrongRequest
 from raytpu.gang import stream
 from raytpu.gang.held import HeldSlice, PreemptionNotice, held_slice
-from raytpu.gang.open_book import open_book
+from raytpu.gang.open_book import check_version, open_book
 from raytpu.plan import Diagnosis, GangPlan, ProcessAssignment
 from raytpu.plan.ledger import Request
 from raytpu.spec import Slices
@@ -232,12 +231,7 @@ class Lease:
 
     def _connect(self) -> Connection:
         address: stream.Address = ray.get(open_book().address.remote(), timeout=ANSWER_S)
-        mine = version("raytpu")
-        if address.version != mine:
-            raise Refused(
-                f"this cluster's book of slices runs raytpu {address.version}, this process {mine}; "
-                "use the same version on the head and here"
-            )
+        check_version(address.version)
         connection = stream.connect(address, ANSWER_S)
         connection.send(
             stream.Ask(

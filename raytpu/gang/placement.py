@@ -47,12 +47,20 @@ def name_of(lease: Lease, slice_name: str) -> str:
     return f"raytpu/{owner}/{lease.id}/{slice_name}"
 
 
+def parts_of(group_name: str) -> tuple[str, str, str] | None:
+    """Owner, lease id and slice in the name of a group of the book's; ``None`` for any other name."""
+    parts = group_name.split("/")
+    return (parts[1], parts[2], parts[3]) if len(parts) == 4 and parts[0] == "raytpu" else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OurGroup:
     """A placement group of the book's, as Ray's table shows it."""
 
     group: PlacementGroup
     name: str
+    owner: str
+    """As it is written in a name: with dashes for what a name cannot have."""
     lease_id: str
     slice_name: str
     created: bool
@@ -63,15 +71,17 @@ def our_groups() -> tuple[OurGroup, ...]:
     """Every placement group that a book has made and that is not removed."""
     found = []
     for group_id, row in placement_group_table().items():
-        parts = row["name"].split("/")
-        if len(parts) != 4 or parts[0] != "raytpu" or row["state"] == "REMOVED":
+        parts = parts_of(row["name"])
+        if parts is None or row["state"] == "REMOVED":
             continue
+        owner, lease_id, slice_name = parts
         found.append(
             OurGroup(
                 group=PlacementGroup(_group_id(group_id)),
                 name=row["name"],
-                lease_id=parts[2],
-                slice_name=parts[3],
+                owner=owner,
+                lease_id=lease_id,
+                slice_name=slice_name,
                 created=row["state"] == "CREATED",
             )
         )

@@ -8,6 +8,8 @@ tells when Ray changes them.
 ``ray._private.grpc_utils``                  a channel with the cluster's TLS and token settings
 ``…state.available_resources_per_node``      which chips are free; the public function adds all nodes up
 ``…state.get_cluster_config``                what Ray's autoscaler could bring up, as it told the GCS
+``…get_placement_group_table``               since when, and for whom; the public table leaves that out
+``…get_actor_table``                         which actors have chips; the public list needs a dashboard
 ===========================================  ========================================================
 
 Seen in Ray 2.60.0. All of them need a connected Ray.
@@ -15,9 +17,9 @@ Seen in Ray 2.60.0. All of them need a connected Ray.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ray
 
@@ -86,3 +88,72 @@ def node_groups() -> tuple[NodeGroup, ...]:
         NodeGroup(name=group.name, resources=dict(group.resources), max_count=group.max_count)
         for group in config.node_group_configs
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taker:
+    """A placement group, or an actor in none, that has resources of nodes."""
+
+    kind: Literal["placement group", "actor"]
+    name: str
+    """Given by its user; an actor without one goes by its class, a placement group by its id."""
+    resources: Mapping[str, Mapping[str, float]]
+    """What it has, by node id."""
+    since_s: float
+    """Seconds since 1970."""
+    job: str
+    """Id, in hex, of the job that made it."""
+    detached: bool
+    """It outlives its job."""
+
+
+def takers() -> tuple[Taker, ...]:
+    """Whatever has resources of nodes, except tasks, and actors that are in a placement group."""
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    return (*_groups(accessor), *_actors(accessor))
+
+
+def _groups(accessor: Any) -> Iterator[Taker]:
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+
+    for row in accessor.get_placement_group_table():
+        group = PlacementGroupTableData.FromString(row)
+        resources: dict[str, dict[str, float]] = {}
+        for bundle in group.bundles:
+            if bundle.node_id:  # else it is not placed
+                on_node = resources.setdefault(bundle.node_id.hex(), {})
+                for resource, amount in bundle.unit_resources.items():
+                    on_node[resource] = on_node.get(resource, 0.0) + amount
+        if resources and group.state != PlacementGroupTableData.REMOVED:
+            yield Taker(
+                kind="placement group",
+                name=group.name or group.placement_group_id.hex(),
+                resources=resources,
+                since_s=group.placement_group_final_bundle_placement_timestamp_ms / 1000,
+                job=group.creator_job_id.hex(),
+                detached=group.is_detached,
+            )
+
+
+def _actors(accessor: Any) -> Iterator[Taker]:
+    from ray.core.generated.gcs_pb2 import ActorTableData
+
+    for row in accessor.get_actor_table(None, "ALIVE"):
+        actor = ActorTableData.FromString(row)
+        if actor.HasField("placement_group_id") or not actor.required_resources:
+            continue
+        yield Taker(
+            kind="actor",
+            name=actor.name or actor.class_name,
+            resources={actor.address.node_id.hex(): dict(actor.required_resources)},
+            since_s=actor.start_time / 1000,
+            job=actor.job_id.hex(),
+            detached=actor.is_detached,
+        )
+
+
+def entrypoints() -> Mapping[str, str]:
+    """What each job, by its id in hex, was started with."""
+    from ray._private import state
+
+    return {job["JobID"]: job["Entrypoint"] for job in state.jobs()}

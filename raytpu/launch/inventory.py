@@ -9,12 +9,13 @@ from raytpu.plan import Inventory
 
 
 def live_inventory(on: str, *, home: str, environment: Mapping[str, str]) -> Inventory:
-    """A snapshot of the slices of the running cluster that ``on`` means.
+    """The slices of the running cluster that ``on`` means, with whoever holds them.
 
     Raises:
         WrongRequest: no such cluster.
+        Refused: it or its book of slices does not answer.
     """
     with connected(on, None, home=home, environment=environment):
-        from raytpu.gang import ray_inventory
+        from raytpu.launch.slices import look
 
-        return ray_inventory()
+        return look().view.inventory

@@ -9,6 +9,7 @@ from typing import Any
 from raytpu.plan.batch import BatchPlan, RowSpan
 from raytpu.plan.gang import GangPlan, PlannedSlice, ProcessAssignment
 from raytpu.plan.mesh import MeshPlan, describe_axes
+from raytpu.plan.text_table import text_table
 from raytpu.plan.verdict import host_list
 from raytpu.plan.workload import WorkloadPlan, whole_number
 
@@ -235,7 +236,4 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         half = ROWS_SHOWN // 2
         gap = [f"… {left_out} more …", *[""] * (len(header) - 1)]
         shown = [*shown[:half], gap, *shown[-half:]]
-    cells = [list(header), *shown]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    padded = (zip(row, widths, strict=True) for row in cells)
-    return ["  " + "  ".join(text.ljust(width) for text, width in row).rstrip() for row in padded]
+    return text_table(header, shown)

@@ -17,6 +17,18 @@ SIMULATED_ZONE = "simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outsider:
+    """Something that uses chips beside raytpu: a placement group, actor or task of stock Ray."""
+
+    who: str
+    """In words, such as ``placement group mine``."""
+    since_s: float | None = None
+    """When it got the chips, by the cluster's clock; ``None`` when Ray does not tell."""
+    fix: str = ""
+    """How to get the chips back, in words; empty when nothing but waiting does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
     """One host of a slice, as it was seen when the snapshot was taken."""
 
@@ -32,6 +44,8 @@ class HostState:
     """Who holds all chips of this host as a part of the slice, in words; ``None`` when nobody is known to."""
     suspect: str | None = None
     """Why the host is not to be trusted although Ray counts it as alive, in words: it does not answer."""
+    outsiders: tuple[Outsider, ...] = ()
+    """Who has chips of this host beside raytpu, as far as somebody has looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

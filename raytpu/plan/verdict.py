@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from raytpu.errors import SliceVerdict, VerdictState
 from raytpu.plan.choice import Candidate, Wish, own_shape
-from raytpu.plan.inventory import HostState, SliceState
-from raytpu.topology import SliceShape, sub_slices
+from raytpu.plan.inventory import HostState, Outsider, SliceState
+from raytpu.topology import SliceShape, slice_shapes, sub_slices
 
 # Where Ray takes a node's labels from, when it starts (ray 2.60.0, _private/resource_and_label_spec.py and
 # _private/accelerators/tpu.py).
@@ -91,11 +91,7 @@ def _reasons(state: SliceState, wished: Wish, fitting: list[SliceShape]) -> Iter
         yield Reason("busy", f"held by {state.held_by}")
     if state.kept_for is not None:
         yield Reason("kept", f"kept for {state.kept_for}, which comes first")
-    if state.sound_hosts != own.hosts:
-        for host in state.hosts:
-            if host.suspect is not None and host.alive:
-                yield Reason("suspect", f"{_named(host)}: {host.suspect}")
-        yield from _broken(state, own)
+    yield from _unsound(state, own)
     if state.held_by is None and not state.idle:  # the chips of a held slice are taken by its holder
         if own not in fitting:
             # Said first: single hosts or chips may be idle, and still no part is.
@@ -103,6 +99,45 @@ def _reasons(state: SliceState, wished: Wish, fitting: list[SliceShape]) -> Iter
             yield Reason("busy", f"no {parts} part of it is idle")
         yield from _busy(state, own)
     yield from _zone_unknown(state, wished)
+
+
+def health(state: SliceState) -> SliceVerdict:
+    """The slice by itself, whoever has it: ``usable``, or what is broken, suspect or unlabelled."""
+    own = own_shape(state)
+    reasons = list(_unsound(state, own) if own is not None else _shapeless(state))
+    return _verdict(state, reasons) if reasons else SliceVerdict(state.name, "usable", "whole")
+
+
+def _unsound(state: SliceState, own: SliceShape) -> Iterator[Reason]:
+    if state.sound_hosts != own.hosts:
+        for host in state.hosts:
+            if host.suspect is not None and host.alive:
+                yield Reason("suspect", f"{_named(host)}: {host.suspect}")
+        yield from _broken(state, own)
+
+
+def _shapeless(state: SliceState) -> Iterator[Reason]:
+    """Why nobody can tell what the slice is."""
+    if state.generation is None:
+        yield _label_missing("generation unknown", "ray.io/accelerator-type", "its hosts have")
+    if state.topology is None:
+        yield _label_missing("topology unknown", "ray.io/tpu-topology", "its hosts have")
+    if not state.named:
+        yield _label_missing("", "ray.io/tpu-slice-name", "its host has")
+    if state.generation is None or state.topology is None:
+        return
+    kinds = [
+        each.chips_per_host for each in slice_shapes(state.generation) if each.topology == state.topology
+    ]
+    if not any(host.alive for host in state.hosts):
+        yield Reason(
+            "broken", "no host alive", "start Ray on its hosts again; GKE replaces lost hosts by itself"
+        )
+    elif state.chips_per_host == 0 and kinds:
+        yield _no_chips("its hosts have no resource TPU", min(kinds))
+    else:
+        chips = f"{state.chips_per_host} chips per host"
+        yield Reason("other", f"there is no {state.generation} {state.topology} with {chips}")
 
 
 def _another_shape(state: SliceState, wished: Wish) -> Iterator[Reason]:
@@ -202,14 +237,40 @@ def _busy(state: SliceState, shape: SliceShape) -> Iterator[Reason]:
     for holder, workers in holders.items():
         verb = "is" if len(workers) == 1 else "are"
         yield Reason("busy", f"{host_list(workers)} {verb} held by {holder}")
-    for host in state.hosts:
-        in_use = host.alive and host.held_by is None and host.chips_free != host.chips
-        if in_use and host.chips == shape.chips_per_host:  # else the number of chips is what is said
+    in_use = [
+        host
+        for host in state.hosts
+        if host.alive
+        and host.held_by is None
+        and host.chips_free != host.chips
+        and host.chips == shape.chips_per_host  # else the number of chips is what is said
+    ]
+    yield from _used_by_outsiders([host for host in in_use if host.outsiders])
+    for host in in_use:
+        if not host.outsiders:
             yield Reason(
                 "busy",
                 f"{_named(host)} has {host.chips_free} of {host.chips} chips free",
-                "`ray list placement-groups` and `ray list actors` show who has the others",
+                "`raytpu slices` shows who has the others",
             )
+
+
+def _used_by_outsiders(hosts: list[HostState]) -> Iterator[Reason]:
+    """One reason for all hosts that the same ones use."""
+    by_user: dict[tuple[Outsider, ...], list[HostState]] = {}
+    for host in hosts:
+        by_user.setdefault(host.outsiders, []).append(host)
+    for outsiders, used in by_user.items():
+        numbers = [host.worker_id for host in used if host.worker_id is not None]
+        where = host_list(numbers) if len(numbers) == len(used) else ", ".join(map(_named, used))
+        in_part = "" if all(host.chips_free == 0 for host in used) else " in part"
+        verb = "is" if len(used) == 1 else "are"
+        users = " and ".join(each.who for each in outsiders)
+        yield Reason(
+            "busy",
+            f"{where} {verb} used{in_part} by {users}, outside raytpu",
+            "; ".join(dict.fromkeys(each.fix for each in outsiders if each.fix)),
+        )
 
 
 def _zone_unknown(state: SliceState, wished: Wish) -> Iterator[Reason]:

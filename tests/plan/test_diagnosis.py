@@ -59,7 +59,7 @@ VERDICTS: dict[str, tuple[SliceState, Slices, VerdictState, str, str]] = {
         slices(),
         "busy",
         "host 1 has 1 of 4 chips free",
-        "`ray list placement-groups` and `ray list actors` show who has the others",
+        "`raytpu slices` shows who has the others",
     ),
     "held in part": (
         slice_state("a", 4, topology="4x4", host_states=(*LARGE.hosts[:3], host(3, held_by="small"))),
