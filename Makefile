@@ -11,13 +11,13 @@ PYTEST := $(BIN)/python -m pytest
 
 # Suites that start real clusters, in the order of their cost. What is in none of them is fast.
 CLUSTER_SUITES := local_ray or workflow
-SLOW_SUITES := $(CLUSTER_SUITES) or bench or soak
+SLOW_SUITES := $(CLUSTER_SUITES) or thorough or bench or soak
 BENCHES := bench_plan_gang bench_sim_start bench_step_time bench_start_up
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-fast test-cluster check format bench soak constraints clean
+.PHONY: help setup demo test test-fast test-cluster check format bench soak thorough constraints clean
 
 help:  ## What can be made (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,10 @@ help:  ## What can be made (this text)
 demo: $(INSTALLED)  ## Train a language model across two simulated TPU slices
 	@$(BIN)/raytpu run deploy/workloads/stdlib-gpt.yaml --on sim --fresh
 
-test: test-fast test-cluster  ## Every test but benchmarks and soaks; a failure among the fast ones ends it
+test: test-fast test-cluster  ## The tests (about 15 minutes on 2 cores); a failure among the fast ones ends it
+
+thorough: test $(INSTALLED)  ## The tests, and slower variations of them
+	@$(PYTEST) -m thorough
 
 test-fast: $(INSTALLED)  ## Tests that start no cluster
 	@$(PYTEST) -m "not ($(SLOW_SUITES))"

@@ -1,6 +1,6 @@
 """What holds for every test: order, time limits, devices, temporary folders, and that no host is left behind.
 
-A test is *fast* unless marked ``local_ray``, ``workflow``, ``bench`` or ``soak``. Fast tests run first, may
+A test is *fast* unless marked ``local_ray``, ``workflow``, ``thorough``, ``bench`` or ``soak``. Fast tests run first, may
 not warn, and see 8 JAX devices on the CPU.
 """
 
@@ -17,12 +17,18 @@ import pytest
 
 from tests.leftover_processes import await_no_leftovers, mark_this_session
 
-SLOW_MARKS = ("local_ray", "workflow", "bench", "soak")  # in the order in which they run, after the fast ones
+SLOW_MARKS = (
+    "local_ray",
+    "workflow",
+    "thorough",
+    "bench",
+    "soak",
+)  # in the order in which they run, after the fast ones
 
-# Folders of the half that only decides. 2 s: such a test takes milliseconds, so one that takes seconds waits
+# Folders of the half that only decides. 5 s: such a test takes milliseconds, so one that takes seconds waits
 # for something or loads a heavy package.
 DECIDING = ("topology", "spec", "plan", "lint", "manifest")
-DECIDING_LIMIT_S = 2
+DECIDING_LIMIT_S = 5
 FAST_LIMIT_S = 120  # by feel: the first compilation of a model on a busy core
 
 # Only fast tests may see it: a simulated host sets its own number of devices.

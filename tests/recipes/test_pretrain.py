@@ -78,9 +78,9 @@ def test_a_sample_goes_on_from_the_prompt(model: str, characters: int) -> None:
 
 @pytest.mark.workflow
 @pytest.mark.timeout(600)
-def test_gpt_nano_learns_python_within_200_steps() -> None:
-    """The demo promises a loss below 2.6 nats per byte and a sample of printable text."""
-    config = PretrainConfig(model="gpt-nano", steps=200, global_batch=32, sequence_length=128)
+def test_gpt_nano_learns_python_within_120_steps() -> None:
+    """The demo promises a loss below 2.6 nats per byte within 200 steps, and a sample of printable text."""
+    config = PretrainConfig(model="gpt-nano", steps=120, global_batch=32, sequence_length=128)
     rows = stdlib_rows(128)
     unseen = np.arange(len(rows)) % 20 == 0  # from all files: a block of rows would be one or two of them
     mesh = Mesh(np.array(jax.devices()[:1]), ("fsdp",))

@@ -64,6 +64,7 @@ def gradients(config: PretrainConfig, batch: dict[str, Any]) -> tuple[float, Any
     return float(loss), gradient
 
 
+@pytest.mark.thorough
 def test_an_accumulated_gradient_is_the_gradient_also_when_a_mask_weighs_the_parts_unequally() -> None:
     """A mean of the parts' means gives every part the same weight, however little of it counts."""
     one, several = pretraining(), pretraining(accumulate=4)

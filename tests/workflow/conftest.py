@@ -130,6 +130,27 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     subprocess.run([str(RAYTPU), "sim", "down", "--name", "story"], env=environment, check=True, timeout=60)
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """A small run of two slices that nothing disturbed, its workload's name, and its losses by step."""
+
+    story: Story
+    name: str
+    losses: dict[int, float]
+
+
+@pytest.fixture(scope="session")
+def finished_run(simulation: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """Other runs are compared with it; it takes half a minute, so there is one for the session."""
+    home, name = simulation
+    story = Story(home=home, root=tmp_path_factory.mktemp("whole"), simulation=name)
+    ended = story.raytpu(*story.run_arguments("whole"))
+    assert ended.code == 0, ended.err
+    losses = story.losses("whole")
+    assert sorted(losses) == list(range(1, 25))
+    return FinishedRun(story=story, name="whole", losses=losses)
+
+
 @pytest.fixture
 def story(simulation: tuple[Path, str], tmp_path: Path) -> Story:
     home, name = simulation

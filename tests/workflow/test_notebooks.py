@@ -16,6 +16,16 @@ pytestmark = pytest.mark.workflow
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 
 
+def shorten(notebook: nbformat.NotebookNode) -> None:
+    """Train for a third of the steps: half a minute less, and every cell still does what it does."""
+    shortened = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and '"steps": 60' in cell.source:
+            cell.source = cell.source.replace('"steps": 60', '"steps": 20')
+            shortened += 1
+    assert shortened == 1
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_end(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A notebook that nobody runs is broken by the next change of an interface."""
@@ -26,6 +36,7 @@ def test_a_notebook_runs_to_its_end(path: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAYTPU_HOME", str(tmp_path / "home"))
     notebook = nbformat.read(path, as_version=4)
+    shorten(notebook)
     NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()

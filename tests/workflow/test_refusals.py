@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workflow.conftest import Story, processes_of, wait_for
+from tests.workflow.conftest import FinishedRun, Story, processes_of, wait_for
 
 pytestmark = pytest.mark.workflow
 
@@ -29,12 +29,12 @@ def test_more_slices_than_exist_are_refused_at_once_with_a_reason_for_each(story
     )
 
 
-def test_a_checkpoint_of_another_model_is_refused(story: Story):
+def test_a_checkpoint_of_another_model_is_refused(finished_run: FinishedRun):
     """Restored by position, it would train noise."""
-    first = story.raytpu(*story.run_arguments("model", "train.config.steps=6"))
-    assert first.code == 0, first.err
-    arguments = story.run_arguments("model", "train.config.model=gpt-micro")
-    assert_refused(story, arguments, 2, "checkpoint", "another model")
+    arguments = finished_run.story.run_arguments(
+        finished_run.name, "train.config.model=gpt-micro", "train.config.steps=30"
+    )
+    assert_refused(finished_run.story, arguments, 2, "checkpoint", "another model")
 
 
 def test_a_program_that_raises_fails_the_run_with_its_own_words(story: Story, tmp_path):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 import signal
-from pathlib import Path
 
 import pytest
 
 from raytpu.record import CheckpointRestored, read_events
-from tests.workflow.conftest import Story, losses_of, wait_for
-
-pytestmark = pytest.mark.workflow
+from tests.workflow.conftest import FinishedRun, Story, losses_of, wait_for
 
 ONE_DEVICE = (
     "slices.topology=1x1",
@@ -21,26 +18,15 @@ ONE_DEVICE = (
 )
 
 
-def test_the_first_losses_on_two_slices_equal_those_of_one_device(story: Story):
+@pytest.mark.workflow
+def test_the_first_losses_on_two_slices_equal_those_of_one_device(story: Story, finished_run: FinishedRun):
     """A wrong mean over the batch, or rows read twice, would train another model than asked for."""
-    assert story.raytpu(*story.run_arguments("two-slices")).code == 0
     alone = story.raytpu(*story.run_arguments("one-device", *ONE_DEVICE, on="sim"))
     assert alone.code == 0, alone.err
-    many, one = story.losses("two-slices"), story.losses("one-device")
+    many, one = finished_run.losses, story.losses("one-device")
     assert set(range(1, 21)) <= set(many)
     for step in range(1, 21):
         assert many[step] == pytest.approx(one[step], rel=1e-4), step
-
-
-@pytest.fixture(scope="module")
-def whole(simulation: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of a run that nothing disturbed."""
-    home, name = simulation
-    story = Story(home=home, root=tmp_path_factory.mktemp("whole"), simulation=name)
-    assert story.raytpu(*story.run_arguments("whole")).code == 0
-    losses = story.losses("whole")
-    assert sorted(losses) == list(range(1, 25))
-    return losses
 
 
 def kill_driver_after(story: Story, step: int, arguments: list[str], name: str) -> None:
@@ -50,7 +36,8 @@ def kill_driver_after(story: Story, step: int, arguments: list[str], name: str) 
     driver.communicate()
 
 
-def test_a_run_whose_driver_was_killed_goes_on_bit_for_bit(story: Story, whole: dict[int, float]):
+@pytest.mark.workflow
+def test_a_run_whose_driver_was_killed_goes_on_bit_for_bit(story: Story, finished_run: FinishedRun):
     """A data position or optimizer state that is off by one shows in the next loss."""
     kill_driver_after(story, random.randint(7, 20), story.run_arguments("broken"), "broken")
     again = story.raytpu(*story.run_arguments("broken"))
@@ -60,10 +47,11 @@ def test_a_run_whose_driver_was_killed_goes_on_bit_for_bit(story: Story, whole: 
     restored = [each.event.step for each in events if isinstance(each.event, CheckpointRestored)]
     assert restored, "the second driver began anew"
     assert restored[0] >= 6
-    assert losses_of(events) == whole
+    assert losses_of(events) == finished_run.losses
 
 
-def test_a_run_goes_on_with_one_device_and_back_on_two_slices(story: Story, whole: dict[int, float]):
+@pytest.mark.thorough
+def test_a_run_goes_on_with_one_device_and_back_on_two_slices(story: Story, finished_run: FinishedRun):
     """People resume on whatever slices they get."""
     kill_driver_after(story, 7, story.run_arguments("moving"), "moving")
     kill_driver_after(story, 13, story.run_arguments("moving", *ONE_DEVICE, on="sim"), "moving")
@@ -71,6 +59,6 @@ def test_a_run_goes_on_with_one_device_and_back_on_two_slices(story: Story, whol
     assert last.code == 0, last.err
 
     moving = story.losses("moving")
-    assert sorted(moving) == sorted(whole)
-    for step, loss in whole.items():
+    assert sorted(moving) == sorted(finished_run.losses)
+    for step, loss in finished_run.losses.items():
         assert moving[step] == pytest.approx(loss, rel=1e-4), step
