@@ -1,7 +1,7 @@
 """What holds for every test: order, time limits, devices, temporary folders, and that no host is left behind.
 
-A test is *fast* unless marked ``local_ray``, ``workflow``, ``thorough``, ``bench`` or ``soak``. Fast tests run first, may
-not warn, and see 8 JAX devices on the CPU.
+A test is *fast* unless marked ``local_ray``, ``workflow``, ``thorough``, ``bench`` or ``soak``. Fast tests
+run first, may not warn, and see 8 JAX devices on the CPU.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raytpu.gang.placement import group_of
+from raytpu.gang.placement import HOST_CPUS, group_of
 from raytpu.plan import PlannedSlice, ProcessAssignment
 from raytpu.topology import SliceShape
 
@@ -40,6 +42,16 @@ class HeldSlice:
     placement_group: PlacementGroup
     """Bundle ``i`` is host ``i``."""
     planned: PlannedSlice
+
+    def options(self, host: HeldHost) -> dict[str, Any]:
+        """For ``.options(**…)`` of a Ray actor: to be the one process of ``host``, with its chips."""
+        return {
+            "num_cpus": HOST_CPUS,
+            "resources": {"TPU": host.chips},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=self.placement_group, placement_group_bundle_index=host.assignment.position
+            ),
+        }
 
     def environment(self, host: HeldHost) -> dict[str, str]:
         """What makes the TPU runtime on ``host`` see the held chips only; empty for a whole slice."""

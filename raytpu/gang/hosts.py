@@ -10,11 +10,9 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError
 from raytpu.gang.lease import Lease
-from raytpu.gang.placement import HOST_CPUS
 from raytpu.plan import ProcessAssignment
 
 
@@ -46,13 +44,7 @@ def start_hosts(
     for held in lease.slices:
         for host in held.hosts:
             assignment = host.assignment
-            options = remote_class.options(
-                num_cpus=HOST_CPUS,
-                resources={"TPU": assignment.chips},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=held.placement_group, placement_group_bundle_index=assignment.position
-                ),
-            )
+            options = remote_class.options(**held.options(host))
             hosts.append(Host(assignment=assignment, actor=options.remote(**arguments(assignment))))
     return tuple(hosts)
 
