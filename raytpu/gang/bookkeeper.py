@@ -273,6 +273,8 @@ class Bookkeeper:
             self._ledger = entries.unplaced(self._ledger, lease.id)
             if placed.held:
                 self._holdings.remove(lease.id)
+            for planned in lease.slices:  # somebody else may be there: Ray's view counts again
+                self._settling.pop(planned.name, None)
             self._look()
             return
         self._ledger = entries.placed(self._ledger, lease.id, time.time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -102,7 +103,8 @@ class Holdings:
 
     def _place(self, lease: Lease, view: ClusterView) -> None:
         unwell = self._unwell(lease, view)
-        groups = None if unwell else placement.place(lease, view.heads, placement.PLACEMENT_PATIENCE_S)
+        patience_s = placement.patience_s(lease.request, time.time())
+        groups = None if unwell else placement.place(lease, view.heads, patience_s)
         if groups is not None:
             with self._lock:
                 self._groups[lease.id] = groups

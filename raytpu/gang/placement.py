@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from ray.util.placement_group import (
 )
 
 from raytpu.plan import PlannedSlice
-from raytpu.plan.ledger import Lease
+from raytpu.plan.ledger import Lease, Request
 
 SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
 WORKER_ID_LABEL = "ray.io/tpu-worker-id"
@@ -30,9 +31,9 @@ beside the node that took its place."""
 HOST_CPUS = 1.0
 """Logical CPUs that a host process takes beside its chips; the rest stays for data tasks."""
 
-PLACEMENT_PATIENCE_S = 8.0
-"""Placing a group on idle, live hosts took 0.01 to 1.4 s; one that is still pending after this long lost a
-race for a host, so the slices are chosen anew."""
+FIRST_PATIENCE_S, PLACEMENT_PATIENCE_S = 1.0, 8.0
+"""The least and the most time for Ray to place groups. On idle, live hosts it took 0.01 to 1.4 s; one that is
+still pending after this long lost a race for a host, so the slices are chosen anew."""
 
 _PART_OF_HEAD = 0.01
 """Share of the slice's head resource that a part takes. Stock Ray wants all of it, so any share keeps its
@@ -118,8 +119,20 @@ def place(lease: Lease, heads: Mapping[str, str], patience_s: float) -> dict[str
     return groups if placed else None
 
 
+def patience_s(request: Request, now_s: float) -> float:
+    """For Ray to place what the request gets, from now on; never beyond the deadline of the request.
+
+    As long as it has waited so far: somebody whom Ray's view of free chips did not show yet, being up to a
+    second late, costs a new request one second, and on a cluster that is slow each try gets twice the time of
+    the one before.
+    """
+    waited_s, left_s = now_s - request.arrived_s, request.deadline_s - now_s
+    return max(_POLL_S, min(max(waited_s, FIRST_PATIENCE_S), PLACEMENT_PATIENCE_S, left_s))
+
+
 def _wait(group: PlacementGroup, until: float) -> bool:
-    return bool(group.wait(max(_POLL_S, until - time.monotonic())))
+    left_s = max(_POLL_S, until - time.monotonic())
+    return bool(group.wait(math.ceil(left_s)))  # Ray cuts off what is not a whole second
 
 
 def remove(groups: Iterable[PlacementGroup]) -> None:
