@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 
@@ -40,13 +41,22 @@ class ClusterView:
         )
 
 
+def raylet_addresses() -> dict[str, str]:
+    """``ip:port`` of each raylet that Ray counts alive, by node id."""
+    return {node["NodeID"]: _raylet(node) for node in ray.nodes() if node["Alive"]}
+
+
+def _raylet(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+
+
 def look() -> ClusterView:
     """The cluster as Ray sees it now."""
     began_s = time.monotonic()
     raylets, heads = {}, {}
     for node in ray.nodes():
         if node["Alive"]:
-            raylets[node["NodeID"]] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            raylets[node["NodeID"]] = _raylet(node)
             slice_name = node["Labels"].get(SLICE_NAME_LABEL)
             for resource in node["Resources"]:
                 if slice_name and resource.startswith("TPU-") and resource.endswith("-head"):

@@ -35,6 +35,27 @@ class _Record:
     well_now: bool = False
 
 
+ASKED_AT_ONCE = 500
+"""Each host costs a socket while it is asked, and a process may have 1,024 files open by default."""
+
+
+def unwell(raylets: Mapping[str, str], timeout_s: float) -> dict[str, str]:
+    """Ask each raylet once: the reason, by node id, of those that do not answer.
+
+    Args:
+        raylets: ``ip:port`` by node id.
+        timeout_s: for one answer.
+    """
+    found: dict[str, str] = {}
+    nodes = sorted(raylets)
+    for first in range(0, len(nodes), ASKED_AT_ONCE):
+        asked = {raylets[node]: node for node in nodes[first : first + ASKED_AT_ONCE]}
+        health = HostHealth()
+        found |= {asked[address]: reason for address, reason in health.ask(asked, timeout_s).items()}
+        health.close()
+    return found
+
+
 class HostHealth:
     """Asks raylets and remembers the answers. Not for several threads at once.
 

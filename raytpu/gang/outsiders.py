@@ -44,7 +44,8 @@ def uses_of(takers: Sequence[Taker], entrypoints: Mapping[str, str], ended: Set[
 
 
 def _fix(taker: Taker, entrypoint: str, *, over: bool) -> str:
-    shown = entrypoint if len(entrypoint) <= ENTRYPOINT_SHOWN else f"{entrypoint[:ENTRYPOINT_SHOWN]}…"
+    command = " ".join(entrypoint.split())
+    shown = command if len(command) <= ENTRYPOINT_SHOWN else f"{command[:ENTRYPOINT_SHOWN]}…"
     job = f"job {taker.job}" + (f" ({shown})" if shown else "")
     if not taker.detached:
         return f"it ends with {job}"

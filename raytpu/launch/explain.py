@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raytpu.errors import Refused, UnknownRun, WrongRequest
 from raytpu.gang.growth import Growth
@@ -49,10 +49,17 @@ def explain_run(reference: str, on: str, *, home: str, environment: Mapping[str,
         name = reference if directory is None else directory.run
         found = explain_owner(seen.view, name)
         if found:
-            return Answer(explanations=found)
+            return Answer(explanations=tuple(_with_status(each, directory) for each in found))
     if directory is not None:
         return Answer(explanations=(explain_record(run_status(directory), address, absent),))
     raise UnknownRun("\n".join([*_near(reference, seen, absent), str(unknown)]))
+
+
+def _with_status(explanation: Explanation, directory: RunDirectory | None) -> Explanation:
+    """Where nothing else is to be done, a run can be looked at."""
+    if directory is None or explanation.next_step:
+        return explanation
+    return replace(explanation, next_step=f"`raytpu status {directory.run}` says how far it is")
 
 
 def _recorded(reference: str, home: str) -> tuple[RunDirectory | None, UnknownRun | None]:

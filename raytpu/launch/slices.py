@@ -9,12 +9,17 @@ from dataclasses import dataclass, replace
 
 from raytpu.errors import Refused, WrongRequest
 from raytpu.gang import open_book, ray_inventory
+from raytpu.gang.cluster_view import raylet_addresses
+from raytpu.gang.holdings import ASK_S
+from raytpu.gang.host_health import unwell
 from raytpu.gang.open_book import ask_book, existing_book
 from raytpu.gang.outsiders import chip_uses
 from raytpu.gang.placement import OurGroup, our_groups, remove
 from raytpu.launch.connect import connected
+from raytpu.plan import Inventory
 from raytpu.plan.book_view import BookView
 from raytpu.plan.ledger import Ledger, Quarantine
+from raytpu.plan.occupancy import seen_with
 from raytpu.plan.outsiders import with_outsiders
 from raytpu.plan.slices_report import Orphan, SliceRow, SlicesReport, StrayGroup, slices_report
 
@@ -53,6 +58,7 @@ def look() -> Seen:
         view = BookView(ledger=Ledger(), inventory=ray_inventory(), orphans=frozenset(), now_s=time.time())
     else:
         view = ask_book(book, "view")
+    view = replace(view, inventory=_with_silent(view.inventory))
     known = {lease.id for lease in view.ledger.leases} | {request.id for request in view.ledger.requests}
     still = {group.name for group in our_groups()}
     return Seen(
@@ -60,6 +66,22 @@ def look() -> Seen:
         has_book=book is not None,
         strays=tuple(group for group in before if group.lease_id not in known and group.name in still),
     )
+
+
+def _with_silent(inventory: Inventory) -> Inventory:
+    """The inventory in which idle hosts that do not answer are suspect.
+
+    The book watches what is held; of the others Ray itself knows after 13 s that they died.
+    """
+    idle = {
+        host.node_id
+        for state in inventory.slices
+        if state.held_by is None
+        for host in state.hosts
+        if host.alive and host.held_by is None and host.suspect is None
+    }
+    raylets = {node_id: address for node_id, address in raylet_addresses().items() if node_id in idle}
+    return seen_with(inventory, Ledger(), suspects=unwell(raylets, ASK_S))
 
 
 def slices_now(on: str, *, home: str, environment: Mapping[str, str]) -> SlicesReport:
@@ -163,11 +185,14 @@ def release_slice(
         WrongRequest: the slice is not under quarantine.
     """
     with connected(on, None, home=home, environment=environment):
-        quarantines = look().view.ledger.quarantines
-        found = next((each for each in quarantines if each.slice_name == name), None)
-        if found is None:
-            raise WrongRequest(_unknown(name, [each.slice_name for each in quarantines], "under quarantine"))
-        confirm(found)
+        seen = look()
+        quarantines = {each.slice_name: each for each in seen.view.ledger.quarantines}
+        if name not in quarantines:
+            if seen.view.inventory.slice(name) is None:
+                raise WrongRequest(_unknown(name, list(quarantines), "under quarantine"))
+            listed = ", ".join(quarantines) or "none"
+            raise WrongRequest(f"{name} is not under quarantine\n  under quarantine: {listed}")
+        confirm(quarantines[name])
         ask_book(open_book(), "lift", name)
 
 

@@ -13,32 +13,7 @@ from raytpu.plan.ledger import Lease, Ledger, Notice, Quarantine, Request
 from raytpu.plan.occupancy import seen_with
 from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
 from tests.plan.builders import host, slice_state, slices
-
-
-def inventory(count: int) -> Inventory:
-    return Inventory(slices=tuple(slice_state(f"slice-{index}") for index in range(count)))
-
-
-def request(owner: str, count: int = 1, **changes: Any) -> Request:
-    plain = Request(
-        id=owner, owner=owner, want=slices(count), arrived=0, arrived_s=0.0, deadline_s=1000.0, save_s=30.0
-    )
-    return replace(plain, **changes)
-
-
-def queue_of(*requests: Request, ledger: Ledger | None = None) -> Ledger:
-    ledger = ledger if ledger is not None else Ledger()
-    for each in requests:
-        ledger = entries.with_request(ledger, each)
-    return ledger
-
-
-def holding(ledger: Ledger, owner: str, names: list[str], now_s: float = 0.0, **changes: Any) -> Ledger:
-    """``owner`` holds these slices, Ray has given them."""
-    ledger = queue_of(request(owner, len(names), **changes), ledger=ledger)
-    others = inventory(10)
-    plan = plan_gang(slices(len(names)), Inventory(slices=tuple(s for s in others.slices if s.name in names)))
-    return entries.placed(entries.granted(ledger, owner, plan, now_s), owner, now_s)
+from tests.plan.ledgers import holding, inventory, queue_of, request
 
 
 def decided(ledger: Ledger, cluster: Inventory, now_s: float = 1.0, **options: Any) -> list[Any]:
