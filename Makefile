@@ -64,7 +64,7 @@ constraints:  ## Resolve every extra anew and rewrite constraints.txt
 	@echo "raytpu: wrote constraints.txt; now: make check test"
 
 clean:  ## Remove .venv, caches and build output
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find raytpu tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from raytpu.errors import SpecError
-from raytpu.plan.inventory import Inventory, SliceState, natural_order
+from raytpu.plan.inventory import HostState, Inventory, SliceState, natural_order
 from raytpu.spec import Slices
 from raytpu.topology import SliceShape, SubSlice, slice_shape, sub_slices
 
@@ -79,6 +79,18 @@ class Wish:
         part = _free_part(state, parts)
         return None if part is None else Candidate(state=state, shape=shape, of=own, part=part)
 
+    def zone_missing(self, state: SliceState) -> bool:
+        """Whether the slice cannot be joined with others because nobody knows where it stands."""
+        return self.want.same_zone and self.want.least > 1 and state.zone is None
+
+    def claims(self, state: SliceState) -> bool:
+        """Whether nobody who comes later may have a part of this slice before the request is served: it can
+        be had now, or when those who have parts of it have left."""
+        if state.held_by is not None or state.kept_for is not None or self.zone_missing(state):
+            return False
+        left = state if state.idle else state.vacated()
+        return any(self.candidate(left, shape) is not None for shape in self.shapes)
+
 
 def wish(want: Slices, inventory: Inventory, exclude: frozenset[str] = frozenset()) -> Wish:
     """The request against this snapshot."""
@@ -149,17 +161,24 @@ def _free_part(state: SliceState, parts: tuple[SubSlice, ...]) -> SubSlice | Non
     """The first part that nobody holds or uses; of parts within a host, one on the fullest host with room."""
     if state.idle:
         return parts[0]
-    free = {
-        host.worker_id: 0 if host.held_by is not None else host.chips_free
-        for host in state.hosts
-        if host.alive
-    }
+    by_worker = {host.worker_id: host for host in state.hosts if host.alive}
     chips = parts[0].shape.chips_per_host
     if not parts[0].within_a_host:
         return next(
-            (part for part in parts if all(free[worker] == chips for worker in part.worker_ids)), None
+            (part for part in parts if all(_room(by_worker[worker], chips) for worker in part.worker_ids)),
+            None,
         )
-    # What is free on a host is a number of such parts when all of its jobs took parts of that size; others
-    # may have left chips that are no neighbours.
-    open_hosts = [part for part in parts if (left := free[part.worker_ids[0]]) > 0 and left % chips == 0]
-    return min(open_hosts, key=lambda part: free[part.worker_ids[0]], default=None)
+    open_hosts = [part for part in parts if _room(by_worker[part.worker_ids[0]], chips)]
+    return min(open_hosts, key=lambda part: by_worker[part.worker_ids[0]].chips_free, default=None)
+
+
+def _room(host: HostState, chips: int) -> bool:
+    """Whether so many free chips of the host are neighbours.
+
+    Any chip is one; several are when nothing is on the host but parts of the same size: others may have left
+    gaps, and a job that the book does not know has chips that it does not know.
+    """
+    if host.held_by is not None or host.chips_free < chips:
+        return False
+    known = host.chips_free + sum(host.parts) == host.chips
+    return chips == 1 or (known and all(part == chips for part in host.parts))

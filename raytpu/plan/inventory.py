@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from raytpu.spec import Slices
@@ -40,6 +40,8 @@ class HostState:
     chips: int
     """Chips that the host has; 0 when it is dead, because a dead node reports nothing."""
     chips_free: int
+    parts: tuple[int, ...] = ()
+    """Chips of each part of this host that is known to be held, ascending."""
     held_by: str | None = None
     """Who holds all chips of this host as a part of the slice, in words; ``None`` when nobody is known to."""
     suspect: str | None = None
@@ -85,6 +87,18 @@ class SliceState:
         object.__setattr__(self, "sound_hosts", len(alive) if sound else 0)
         object.__setattr__(
             self, "idle", all(host.held_by is None and host.chips_free == host.chips for host in alive)
+        )
+
+    def vacated(self, worker_ids: Container[int | None] | None = None) -> SliceState:
+        """The slice as if nobody held or used a part of these hosts, by default of any."""
+        return replace(
+            self,
+            hosts=tuple(
+                replace(host, chips_free=host.chips, parts=(), held_by=None)
+                if worker_ids is None or host.worker_id in worker_ids
+                else host
+                for host in self.hosts
+            ),
         )
 
 

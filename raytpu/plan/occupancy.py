@@ -1,12 +1,12 @@
 """What Ray shows of a cluster, seen with what the book knows: who holds which chips. Pure.
 
 Ray's own view of free chips lags by up to a second behind what was taken or given back. Where a lease stands
-or stood a moment ago, the ledger is right and Ray's view is not asked.
+or stood a moment ago, the ledger is right; Ray's view says only what others have there beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from raytpu.plan.gang import PlannedSlice
@@ -37,17 +37,30 @@ def seen_with(
     states = []
     for state in inventory.slices:
         if state.name in settling:
-            state = replace(state, hosts=tuple(_idle(host) for host in state.hosts))
+            state = state.vacated()
         if state.name in reasons:
             state = replace(state, quarantined=reasons[state.name])
         if suspects and any(host.node_id in suspects for host in state.hosts):
             state = replace(state, hosts=_suspected(state.hosts, suspects))
         if state.name in held:
-            state = _trusted(state, [planned for planned, _ in held[state.name]])
-            for planned, owner in held[state.name]:
-                state = _taken(state, planned, owner)
+            state = _counted(state, held[state.name])
         states.append(state)
     return Inventory(slices=tuple(states))
+
+
+def _counted(state: SliceState, leases: Sequence[tuple[PlannedSlice, str]]) -> SliceState:
+    """The slice with the use of its hosts as the ledger counts it; what Ray shows beyond that is somebody
+    else's."""
+    shown = {host.worker_id: host.chips - host.chips_free for host in state.hosts if host.alive}
+    state = state.vacated({process.worker_id for planned, _ in leases for process in planned.processes})
+    for planned, owner in leases:
+        state = _taken(state, planned, owner)
+
+    def with_others(host: HostState) -> HostState:
+        others = shown[host.worker_id] - sum(host.parts) if host.parts else 0
+        return replace(host, chips_free=max(0, host.chips_free - others)) if others > 0 else host
+
+    return replace(state, hosts=tuple(with_others(host) for host in state.hosts))
 
 
 def with_holder(inventory: Inventory, planned: PlannedSlice, owner: str) -> Inventory:
@@ -62,17 +75,18 @@ def without_holder(inventory: Inventory, planned: PlannedSlice) -> Inventory:
     if state is None:
         return inventory
     if planned.whole:
-        return inventory.with_slice(
-            replace(state, held_by=None, hosts=tuple(_idle(host) for host in state.hosts))
-        )
+        return inventory.with_slice(replace(state.vacated(), held_by=None))
     chips = _chips_by_worker(planned)
-    hosts = tuple(
-        replace(host, held_by=None, chips_free=min(host.chips, host.chips_free + chips[host.worker_id]))
-        if host.worker_id in chips and host.alive
-        else host
-        for host in state.hosts
-    )
-    return inventory.with_slice(replace(state, hosts=hosts))
+
+    def give_back(host: HostState) -> HostState:
+        if host.worker_id not in chips or not host.alive:
+            return host
+        parts = list(host.parts)
+        parts.remove(chips[host.worker_id])
+        free = min(host.chips, host.chips_free + chips[host.worker_id])
+        return replace(host, held_by=None, parts=tuple(parts), chips_free=free)
+
+    return inventory.with_slice(replace(state, hosts=tuple(give_back(host) for host in state.hosts)))
 
 
 def kept_for(inventory: Inventory, slice_names: Iterable[str], owner: str) -> Inventory:
@@ -90,22 +104,16 @@ def _taken(state: SliceState, planned: PlannedSlice, owner: str) -> SliceState:
     def take(host: HostState) -> HostState:
         if host.worker_id not in chips or not host.alive:
             return host
-        free = max(0, host.chips_free - chips[host.worker_id])
-        return replace(host, chips_free=free, held_by=owner if free == 0 else host.held_by)
+        taken = chips[host.worker_id]
+        free = max(0, host.chips_free - taken)
+        return replace(
+            host,
+            chips_free=free,
+            parts=tuple(sorted((*host.parts, taken))),
+            held_by=owner if free == 0 else host.held_by,
+        )
 
     return replace(state, hosts=tuple(take(host) for host in state.hosts))
-
-
-def _trusted(state: SliceState, parts: list[PlannedSlice]) -> SliceState:
-    """Hosts on which the book has placed something, as if idle: their use is then counted from the ledger."""
-    touched = {process.worker_id for planned in parts for process in planned.processes}
-    return replace(
-        state, hosts=tuple(_idle(host) if host.worker_id in touched else host for host in state.hosts)
-    )
-
-
-def _idle(host: HostState) -> HostState:
-    return replace(host, chips_free=host.chips, held_by=None)
 
 
 def _suspected(hosts: tuple[HostState, ...], suspects: Mapping[str, str]) -> tuple[HostState, ...]:

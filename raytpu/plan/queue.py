@@ -3,21 +3,24 @@
 The rule of the queue:
 
 * Higher priority goes first; within a band, who came first.
-* A request that cannot be placed now *claims* every idle slice that it could use. A later request gets none
-  of those, so it can pass only on slices that no earlier request could use: it delays nobody.
+* A request that cannot be placed now *claims* every slice that it could use and that nobody holds whole: the
+  idle ones, and what is left of those that are divided among others. A later request gets nothing of these,
+  so it can pass only on slices that no earlier request could use: it delays nobody.
 * A blocked request may preempt leases of a lower priority, whole ones only and only if that makes it fit: one
   lease if one is enough, else as few as the search below finds; lowest priority first, youngest first. Each
-  holder gets a notice and the time to save that it declared; then its lease ends.
+  holder gets a notice and the time to save that it declared; then its lease ends. A notice is final: whoever
+  got it may have stopped its work by the time that the slices are no longer needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from raytpu.errors import Unplaceable
+from raytpu.plan.choice import wish
 from raytpu.plan.diagnosis import Diagnosis, never_fits
-from raytpu.plan.gang import GangPlan, plan_gang
+from raytpu.plan.gang import GangPlan, gang_if_it_fits, plan_gang
 from raytpu.plan.inventory import Inventory
 from raytpu.plan.ledger import Lease, Ledger, Notice, Request
 from raytpu.plan.occupancy import kept_for, with_holder, without_holder
@@ -101,16 +104,18 @@ def in_turn(requests: tuple[Request, ...]) -> list[Request]:
 class _Queue:
     """One pass over the queue.
 
-    ``now`` is what can be had at once; ``soon`` has in addition the slices of leases that were told to end.
-    Both shrink as earlier requests take or claim slices.
+    ``now`` is what can be had at once; ``soon`` is what will be left when the leases that were told to end
+    are gone. Both shrink as earlier requests take or claim slices.
     """
 
     def __init__(self, ledger: Ledger, inventory: Inventory, now_s: float, growable: Set[str]) -> None:
         self._ledger, self._now_s, self._growable = ledger, now_s, growable
-        self._now = inventory
-        told = {lease.id for lease in ledger.leases if lease.notice is not None or lease.state == "ending"}
-        self._soon = _without_leases(inventory, ledger, told)
-        self._told = told
+        self._now = self._held = inventory
+        self._told = {
+            lease.id for lease in ledger.leases if lease.notice is not None or lease.state == "ending"
+        }
+        self._blocked: list[Request] = []
+        self._soon, self._served = self._later(self._told)
 
     def decisions(self) -> list[Decision]:
         found: list[Decision] = []
@@ -122,21 +127,28 @@ class _Queue:
         try:
             plan = plan_gang(request.want, self._now)
         except Unplaceable as refusal:
-            return self._blocked(request, ahead, refusal)
-        self._take(plan, request)
+            return self._wait(request, ahead, refusal)
+        self._now, self._held, self._soon = (
+            _with_plan(inventory, plan, request) for inventory in (self._now, self._held, self._soon)
+        )
         return [Grant(request=request, plan=plan)]
 
-    def _blocked(self, request: Request, ahead: int, refusal: Unplaceable) -> list[Decision]:
+    def _wait(self, request: Request, ahead: int, refusal: Unplaceable) -> list[Decision]:
         if self._now_s >= request.deadline_s:
             return [Refuse(request=request, error=refusal)]
         if request.id not in self._growable:
             never = never_fits(request.want, self._now)
             if never is not None:
                 return [Refuse(request=request, error=never)]
-        diagnosis = Diagnosis.of(refusal)
-        victims = self._victims(request)
-        usable = [verdict.name for verdict in diagnosis.slices if verdict.state == "usable"]
-        self._now = kept_for(self._now, usable, request.owner)
+        self._now = _claimed(self._now, request)
+        self._blocked.append(request)
+        after, served = _passed([request], self._soon)
+        victims = [] if served else self._fewest(request)
+        if victims:
+            self._told |= {lease.id for lease in victims}
+            self._soon, self._served = self._later(self._told)
+        else:
+            self._soon, self._served = after, self._served | served
         notices: list[Decision] = [
             Preempt(
                 lease=lease,
@@ -144,21 +156,7 @@ class _Queue:
             )
             for lease in victims
         ]
-        return [*notices, Wait(request=request, diagnosis=diagnosis, ahead=ahead)]
-
-    def _victims(self, request: Request) -> list[Lease]:
-        """Leases to end for ``request``, and its claim on what it will have then."""
-        plan = _plan_or_none(request, self._soon)
-        victims: list[Lease] = []
-        if plan is None:
-            victims = self._fewest(request)
-            if not victims:
-                return []
-            self._told |= {lease.id for lease in victims}
-            self._soon = _without_leases(self._soon, self._ledger, {lease.id for lease in victims})
-            plan = plan_gang(request.want, self._soon)
-        self._soon = kept_for(self._soon, [planned.name for planned in plan.slices], request.owner)
-        return victims
+        return [*notices, Wait(request=request, diagnosis=Diagnosis.of(refusal), ahead=ahead)]
 
     def _fewest(self, request: Request) -> list[Lease]:
         """Whole leases of lower priority whose end makes ``request`` fit; none when nothing does."""
@@ -168,39 +166,59 @@ class _Queue:
             if lease.request.priority < request.priority and lease.id not in self._told
         ]
         lower.sort(key=lambda lease: (lease.request.priority, -lease.since_s, lease.id))
-        if _plan_or_none(request, self._without(lower)) is None:
+        if not lower or not self._enough(request, lower):
             return []
         for lease in lower:
-            if _plan_or_none(request, self._without([lease])) is not None:
+            if self._enough(request, [lease]):
                 return [lease]
         # Spare one lease after the other, the highest and oldest first, while the rest is still enough.
         needed = lower
         for lease in reversed(lower):
             rest = [each for each in needed if each is not lease]
-            if _plan_or_none(request, self._without(rest)) is not None:
+            if self._enough(request, rest):
                 needed = rest
         return needed
 
-    def _without(self, leases: list[Lease]) -> Inventory:
-        return _without_leases(self._soon, self._ledger, {lease.id for lease in leases})
+    def _enough(self, request: Request, leases: list[Lease]) -> bool:
+        """Whether ``request`` is served once these leases are gone as well, and still everybody before it."""
+        _, served = self._later(self._told | {lease.id for lease in leases})
+        return self._served | {request.id} <= served
 
-    def _take(self, plan: GangPlan, request: Request) -> None:
-        for planned in plan.slices:
-            self._now = with_holder(self._now, planned, request.owner)
-            self._soon = with_holder(self._soon, planned, request.owner)
+    def _later(self, gone: Set[str]) -> tuple[Inventory, Set[str]]:
+        """What is left when these leases are gone and the blocked requests have had their turn; whom of them
+        it serves."""
+        return _passed(self._blocked, _without_leases(self._held, self._ledger, gone))
 
 
-def _without_leases(inventory: Inventory, ledger: Ledger, lease_ids: set[str]) -> Inventory:
+def _passed(requests: Iterable[Request], inventory: Inventory) -> tuple[Inventory, Set[str]]:
+    """What is left of an inventory when each request has taken or claimed its slices; who has taken."""
+    served = set()
+    for request in requests:
+        plan = gang_if_it_fits(request.want, inventory)
+        if plan is None:
+            inventory = _claimed(inventory, request)
+        else:
+            inventory = _with_plan(inventory, plan, request)
+            served.add(request.id)
+    return inventory, served
+
+
+def _with_plan(inventory: Inventory, plan: GangPlan, request: Request) -> Inventory:
+    for planned in plan.slices:
+        inventory = with_holder(inventory, planned, request.owner)
+    return inventory
+
+
+def _claimed(inventory: Inventory, request: Request) -> Inventory:
+    wished = wish(request.want, inventory)
+    names = [state.name for state in inventory.slices if wished.claims(state)]
+    return kept_for(inventory, names, request.owner)
+
+
+def _without_leases(inventory: Inventory, ledger: Ledger, lease_ids: Set[str]) -> Inventory:
     """The inventory as it would be without these leases."""
     for lease in ledger.leases:
         if lease.id in lease_ids:
             for planned in lease.slices:
                 inventory = without_holder(inventory, planned)
     return inventory
-
-
-def _plan_or_none(request: Request, inventory: Inventory) -> GangPlan | None:
-    try:
-        return plan_gang(request.want, inventory)
-    except Unplaceable:
-        return None

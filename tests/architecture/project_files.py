@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-NOT_OURS = {".git", ".venv", "build", "dist", "__pycache__", ".ipynb_checkpoints"}
+NOT_OURS = {".git", ".venv", "build", "dist", "__pycache__", ".hypothesis", ".ipynb_checkpoints"}
 
 
 @cache

@@ -178,8 +178,8 @@ def test_parts_are_chosen_along_valid_boundaries(
     assert taken_by(want, *states) == taken
 
 
-def eight_chip_host(name: str, free: int) -> SliceState:
-    return slice_state(name, chips_per_host=8, host_states=(host(0, chips=8, chips_free=free),))
+def eight_chip_host(name: str, free: int, parts: tuple[int, ...] = ()) -> SliceState:
+    return slice_state(name, chips_per_host=8, host_states=(host(0, chips=8, chips_free=free, parts=parts),))
 
 
 def test_jobs_share_a_host_until_it_is_full() -> None:
@@ -188,13 +188,15 @@ def test_jobs_share_a_host_until_it_is_full() -> None:
 
     assert taken_by(one, eight_chip_host("a", 8), eight_chip_host("b", 1)) == {"b": [0]}
     assert taken_by(one, eight_chip_host("b", 0)) == {}
-    assert taken_by(part(), eight_chip_host("a", 4)) == {"a": [0]}
+    assert taken_by(part(), eight_chip_host("a", 4, parts=(4,))) == {"a": [0]}
 
 
-def test_half_a_host_is_not_taken_from_what_smaller_jobs_left() -> None:
+def test_half_a_host_is_not_taken_from_what_smaller_or_unknown_jobs_left() -> None:
     """Four free chips may be any four; only two certain halves are squares."""
-    assert taken_by(part(), eight_chip_host("a", 7)) == {}
-    assert taken_by(part(), eight_chip_host("a", 3)) == {}
+    assert taken_by(part(), eight_chip_host("a", 7, parts=(1,))) == {}
+    assert taken_by(part(), eight_chip_host("a", 4, parts=(1, 1, 1, 1))) == {}
+    assert taken_by(part(), eight_chip_host("a", 4)) == {}
+    assert taken_by(part(), eight_chip_host("a", 3, parts=(4,))) == {}
 
 
 def test_a_fuller_host_of_a_slice_is_used_first() -> None:

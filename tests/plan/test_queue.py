@@ -9,7 +9,7 @@ import pytest
 
 from raytpu.plan import Inventory, plan_gang
 from raytpu.plan import ledger as entries
-from raytpu.plan.ledger import Lease, Ledger, Notice, Quarantine, Request
+from raytpu.plan.ledger import Lease, Ledger, Notice, Quarantine
 from raytpu.plan.occupancy import seen_with
 from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
 from tests.plan.builders import host, slice_state, slices
@@ -69,6 +69,21 @@ def test_a_request_may_pass_on_slices_that_the_blocked_one_cannot_use():
     assert granted_to(decided(ledger, cluster)) == {"small": ["other"]}
 
 
+def test_a_part_does_not_take_what_a_blocked_whole_slice_waits_for():
+    """Small parts that come and go would keep a divided slice divided for ever."""
+    divided = Inventory(slices=(slice_state("square", topology="4x4", hosts=4),))
+    half = slices(topology="2x4", sub_slice=True)
+    ledger = queue_of(request("left", want=half))
+    [grant] = decided(ledger, divided)
+    ledger = entries.granted(ledger, "left", grant.plan, 0.0)
+    ledger = queue_of(
+        request("whole", want=slices(topology="4x4")), request("right", want=half), ledger=ledger
+    )
+
+    assert granted_to(decided(ledger, divided)) == {}
+    assert granted_to(decided(entries.without_lease(ledger, "left"), divided)) == {"whole": ["square"]}
+
+
 def test_nothing_is_granted_in_part():
     """Half of a gang is of no use, and held it blocks everybody else."""
     assert granted_to(decided(queue_of(request("a", 2), request("b", 2)), inventory(3))) == {
@@ -104,6 +119,15 @@ def test_nobody_is_preempted_in_vain():
     ledger = queue_of(request("urgent", 2, priority=1), ledger=ledger)
 
     assert not [each for each in decided(ledger, inventory(2)) if isinstance(each, Preempt)]
+
+
+def test_nobody_is_preempted_for_slices_that_an_earlier_request_will_take():
+    """``third`` would get the slice of ``low``, and still lack the idle one: that is kept for ``first``."""
+    ledger = holding(Ledger(), "low", ["slice-1"])
+    ledger = holding(ledger, "equal", ["slice-2"], priority=1)
+    ledger = queue_of(request("first", 3, priority=1), request("third", 2, priority=1), ledger=ledger)
+
+    assert not [each for each in decided(ledger, inventory(3)) if isinstance(each, Preempt)]
 
 
 def test_a_preemption_under_way_is_not_repeated_on_others():
@@ -193,6 +217,19 @@ def test_a_slice_just_given_back_can_be_had_although_ray_still_shows_it_busy():
     assert granted_to(decided(ledger, Inventory(slices=(busy,)))) == {}
     seen = seen_with(Inventory(slices=(busy,)), ledger, suspects={}, settling={"slice-0"})
     assert granted_to(decide(ledger, seen, 1.0)) == {"job": ["slice-0"]}
+
+
+def test_a_job_that_the_book_does_not_know_is_seen_beside_a_part():
+    """Granted chips that a stock Ray job has are never placed, again and again."""
+    single = slice_state("single", chips_per_host=8, host_states=(host(0, chips=8, chips_free=4),))
+    chip = slices(topology="1x1", chips_per_host=None, sub_slice=True)
+    ledger = queue_of(request("ours", want=chip))
+    [grant] = decided(ledger, Inventory(slices=(single,)))
+    ledger = entries.granted(ledger, "ours", grant.plan, 0.0)
+    ledger = queue_of(request("next", want=chip), ledger=ledger)
+    full = replace(single, hosts=(host(0, chips=8, chips_free=0),))  # 1 is ours, 7 are theirs
+
+    assert granted_to(decided(ledger, Inventory(slices=(full,)))) == {}
 
 
 def test_a_lease_that_is_ending_still_keeps_its_slices():
