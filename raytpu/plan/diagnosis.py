@@ -78,6 +78,16 @@ def never_fits(
     return diagnose(want, inventory, exclude).refusal()
 
 
+def not_given(want: Slices, inventory: Inventory, tries: int) -> Diagnosis:
+    """The diagnosis of a request that fits, and to which Ray did not give the hosts."""
+    times = "once" if tries == 1 else f"{tries} times"
+    return Diagnosis(
+        sentence=f"need {describe(want)}: Ray was asked {times} for slices that it shows idle, and gave none",
+        slices=diagnose(want, inventory).slices,
+        next_step="`ray status` shows what is short on their hosts, such as a CPU for each process",
+    )
+
+
 def diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The diagnosis as JSON-ready values."""
     return {

@@ -38,6 +38,8 @@ class Request:
     """Silence after which an owner whose connection stands counts as gone."""
     job: str = ""
     """Ray job that the owner belongs to, in hex."""
+    tries: int = 0
+    """How often it was granted slices that Ray then did not give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,8 @@ def unplaced(ledger: Ledger, lease_id: str) -> Ledger:
     lease = ledger.lease(lease_id)
     if lease is None:
         return ledger
-    waiting = sorted((*ledger.requests, lease.request), key=lambda request: request.arrived)
+    again = replace(lease.request, tries=lease.request.tries + 1)
+    waiting = sorted((*ledger.requests, again), key=lambda request: request.arrived)
     return replace(without_lease(ledger, lease_id), requests=tuple(waiting))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from raytpu.errors import Unplaceable
 from raytpu.plan.choice import wish
-from raytpu.plan.diagnosis import Diagnosis, never_fits
+from raytpu.plan.diagnosis import Diagnosis, never_fits, not_given
 from raytpu.plan.gang import GangPlan, gang_if_it_fits, plan_gang
 from raytpu.plan.inventory import Inventory
 from raytpu.plan.ledger import Lease, Ledger, Notice, Request
@@ -128,6 +128,11 @@ class _Queue:
             plan = plan_gang(request.want, self._now)
         except Unplaceable as refusal:
             return self._wait(request, ahead, refusal)
+        if (
+            request.tries and self._now_s >= request.deadline_s
+        ):  # one that was not tried may take what is there
+            why = not_given(request.want, self._now, request.tries)
+            return [Refuse(request=request, error=why.refusal())]
         self._now, self._held, self._soon = (
             _with_plan(inventory, plan, request) for inventory in (self._now, self._held, self._soon)
         )

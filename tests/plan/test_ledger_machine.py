@@ -229,7 +229,8 @@ class Book(RuleBasedStateMachine):
     def _unplace(self, lease_id: str) -> None:
         self.ledger = entries.unplaced(self.ledger, lease_id)
         self.world.take_back(lease_id)
-        self.waiting[lease_id] = self.held.pop(lease_id).request
+        request = self.held.pop(lease_id).request
+        self.waiting[lease_id] = replace(request, tries=request.tries + 1)
 
     def _end(self, lease_id: str) -> None:
         self.ledger = entries.ending(self.ledger, lease_id)
@@ -280,11 +281,14 @@ class Book(RuleBasedStateMachine):
         kept: set[str] = set()
         for request in sorted(self.waiting.values(), key=lambda each: (-each.priority, each.arrived)):
             if request.id in grants:
+                assert self.now_s < request.deadline_s or not request.tries, "for ever tried again"
                 self.world.check_plan(request.want, grants[request.id], kept)
                 self._grant(request, grants[request.id])
                 continue
-            assert self.world.offer(request.want, kept) is None, f"{request.id} could have been served"
-            hopeless = self.now_s >= request.deadline_s or never(request.want)
+            late = self.now_s >= request.deadline_s
+            served = self.world.offer(request.want, kept) is not None and not (late and request.tries)
+            assert not served, f"{request.id} could have been served"
+            hopeless = late or never(request.want)
             assert (request.id in refused) == hopeless
             if hopeless:
                 self.ledger = entries.without_request(self.ledger, request.id)

@@ -257,6 +257,19 @@ def test_a_request_that_could_not_be_placed_waits_at_its_old_place():
     assert [each.owner for each in ledger.requests] == ["first", "second"]
 
 
+def test_what_ray_does_not_give_is_not_tried_again_after_the_deadline():
+    """A host without a free CPU looks idle: the request would come back for it for ever."""
+    ledger = queue_of(request("job", deadline_s=10.0))
+    assert granted_to(decided(ledger, inventory(1), now_s=10.0)) == {"job": ["slice-0"]}, "its first try"
+    ledger = entries.granted(ledger, "job", plan_gang(slices(), inventory(1)), 1.0)
+    ledger = entries.unplaced(ledger, "job")
+
+    assert granted_to(decided(ledger, inventory(1), now_s=9.0)) == {"job": ["slice-0"]}
+    [refuse] = decided(ledger, inventory(1), now_s=10.0)
+    assert isinstance(refuse, Refuse)
+    assert "Ray was asked once for slices that it shows idle, and gave none" in str(refuse.error)
+
+
 def test_a_lease_loses_a_slice_and_goes_on_and_is_over_without_its_last():
     ledger = holding(Ledger(), "job", ["slice-0", "slice-1"])
 
