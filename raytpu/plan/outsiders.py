@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raytpu.plan.inventory import HostState, Inventory, Outsider, SliceState
+from raytpu.plan.inventory import HostState, Inventory, Outsider
 from raytpu.plan.ledger import Ledger
 
 
@@ -38,25 +38,17 @@ def with_outsiders(inventory: Inventory, ledger: Ledger, uses: Sequence[ChipUse]
     for use in uses:
         if use.lease_id not in known:
             by_node.setdefault(use.node_id, []).append(use.outsider)
-    placed = set(_placements(ledger))
 
-    def told(state: SliceState, host: HostState) -> HostState:
+    def told(host: HostState) -> HostState:
         if not host.alive or host.held_by is not None or host.chips_free == host.chips:
             return host
         named = tuple(dict.fromkeys(by_node.get(host.node_id, ())))
-        if not named and (state.name, host.worker_id) not in placed:
+        if not named and host.chips_free + sum(host.parts) < host.chips:
             named = (UNNAMED,)
         return replace(host, outsiders=named)
 
     return inventory.with_slices(
-        replace(state, hosts=tuple(told(state, host) for host in state.hosts))
+        replace(state, hosts=tuple(told(host) for host in state.hosts))
         for state in inventory.slices
         if not state.idle and state.held_by is None
     )
-
-
-def _placements(ledger: Ledger) -> Iterator[tuple[str, int]]:
-    for lease in ledger.leases:
-        for planned in lease.slices:
-            for process in planned.processes:
-                yield planned.name, process.worker_id

@@ -129,7 +129,7 @@ def _what(orphan: Orphan) -> str:
 def _gone(orphan: Orphan, now_s: float) -> str:
     if orphan.gone_since_s is not None:
         return since_text(orphan.gone_since_s, now_s)
-    return "may come back to the restarted book" if orphan.may_return else "?"
+    return "may come back to the restarted book" if orphan.may_return else NOTHING
 
 
 def _ends(orphan: Orphan, now_s: float) -> str:
@@ -137,7 +137,7 @@ def _ends(orphan: Orphan, now_s: float) -> str:
         return until_text(orphan.ends_s, now_s)
     if orphan.kind == "placement group":
         return "never: no lease knows it"
-    return "unless it comes back" if orphan.may_return else "?"
+    return "unless it comes back" if orphan.may_return else NOTHING
 
 
 def _growing(report: SlicesReport) -> list[str]:

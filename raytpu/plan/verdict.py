@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from raytpu.errors import SliceVerdict, VerdictState
@@ -39,6 +39,8 @@ class Reason(NamedTuple):
     state: VerdictState
     why: str
     fix: str = ""
+    label: str = ""
+    """The missing label, when it is one: several are mended at once."""
 
 
 def verdict_on(state: SliceState, wished: Wish) -> SliceVerdict:
@@ -70,7 +72,12 @@ def _verdict(state: SliceState, reasons: list[Reason]) -> SliceVerdict:
         [reason] = reasons
         return SliceVerdict(state.name, reason.state, reason.why, reason.fix)
     gravest = min((reason.state for reason in reasons), key=_GRAVITY.index)
-    fixes = dict.fromkeys(reason.fix for reason in reasons if reason.fix)
+    labels = list(dict.fromkeys(reason.label for reason in reasons if reason.label))
+    fixes = dict.fromkeys(
+        _fix_of_labels(labels) if reason.label else reason.fix
+        for reason in reasons
+        if reason.label or reason.fix
+    )
     return SliceVerdict(state.name, gravest, "; ".join(reason.why for reason in reasons), "; ".join(fixes))
 
 
@@ -274,16 +281,19 @@ def _used_by_outsiders(hosts: list[HostState]) -> Iterator[Reason]:
 
 
 def _zone_unknown(state: SliceState, wished: Wish) -> Iterator[Reason]:
-    if wished.want.same_zone and wished.want.least > 1 and state.zone is None:
+    if wished.zone_missing(state):
         yield _label_missing("zone unknown", "ray.io/availability-zone", "its hosts have")
 
 
 def _label_missing(what: str, label: str, who_has: str) -> Reason:
     text = f"{who_has} no label {label}"
-    return Reason(
-        "unlabelled",
-        f"{what} ({text})" if what else text,
-        f"start Ray there with {_VARIABLE_OF_LABEL[label]} set, or with --labels {label}=…",
+    return Reason("unlabelled", f"{what} ({text})" if what else text, _fix_of_labels([label]), label)
+
+
+def _fix_of_labels(labels: Sequence[str]) -> str:
+    variables = " and ".join(_VARIABLE_OF_LABEL[label] for label in labels)
+    return (
+        f"start Ray there with {variables} set, or with --labels {','.join(f'{label}=…' for label in labels)}"
     )
 
 

@@ -95,24 +95,23 @@ def _explain_lease(lease: Lease, view: BookView) -> Explanation:
 
 def _held_sentence(lease: Lease, now_s: float) -> str:
     names = ", ".join(planned.name for planned in lease.slices)
-    shape = lease.slices[0].shape
-    noun = "slice" if len(lease.slices) == 1 else "slices"
+    shape, count = lease.slices[0].shape, len(lease.slices)
     if all(planned.whole for planned in lease.slices):
-        what = f"{len(lease.slices)} whole {shape.generation} {shape.topology} {noun}, {names}"
+        what = f"{count} whole {shape.generation} {shape.topology} slice{'s' if count != 1 else ''}"
     else:
-        what = f"a {shape.generation} {shape.topology} part of {len(lease.slices)} {noun}, {names}"
+        what = f"a {shape.generation} {shape.topology} part of {'it' if count == 1 else 'each'}"
     age = age_text(now_s - lease.since_s)
     match lease.state:
         case "placing":
-            return f"{lease.owner} was granted {what}; Ray has been placing it for {age}"
+            return f"{lease.owner} was granted {names}, and Ray has been placing it for {age}: {what}"
         case "ending":
-            return f"{lease.owner} is giving back {what}"
-    return f"{lease.owner} has held {what}, for {age}"
+            return f"{lease.owner} is giving back {names}: {what}"
+    return f"{lease.owner} has held {names} for {age}: {what}"
 
 
 def _held_line(planned: PlannedSlice, view: BookView) -> SliceLine:
     part = part_text(planned)
-    what = f"{part} of it" if part else f"{planned.shape.hosts} of {planned.shape.hosts} hosts"
+    what = part or f"{planned.shape.hosts} of {planned.shape.hosts} hosts"
     state = view.inventory.slice(planned.name)
     if state is None:
         return SliceLine(name=planned.name, state="held", why=f"{what}; Ray does not show the slice")
