@@ -141,7 +141,7 @@ class Lease:
             self._released = True
         self._say(stream.Release())
         with self._changed:
-            self._changed.wait_for(lambda: self._over is not None, timeout_s)
+            self._changed.wait_for(lambda: self._over is not None or self._refusal is not None, timeout_s)
         self._close()
 
     def __enter__(self) -> Self:
@@ -202,6 +202,9 @@ class Lease:
 
     def _run(self) -> None:
         while not self._closing:
+            if not ray.is_initialized():  # asking for the book would start a new local Ray
+                self._take(stream.Over("this process has disconnected from Ray"))
+                return
             try:
                 connection = self._connect()
             except (OSError, RayActorError, ValueError):

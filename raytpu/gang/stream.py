@@ -21,7 +21,7 @@ TOKEN_BYTES = 32
 HANDSHAKE_S = 5.0
 """For the token to come. Nothing is unpickled before it has."""
 
-SEND_S = 10.0
+SEND_S = 2.0
 """For the other side to take a message; a frozen one is not waited for longer."""
 
 BEAT_S = 1.0
