@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from raytpu.errors import DeadlineExceeded, RaytpuError, Refused
 from raytpu.gang.book import Book
@@ -68,7 +68,7 @@ def ask_book(book: ActorHandle, method: str, *arguments: Any) -> Any:
     """What a method of ``Book`` answers.
 
     Raises:
-        Refused: the book refuses, or runs another version of raytpu.
+        Refused: the book refuses, runs another version of raytpu, or ended for good.
         DeadlineExceeded: it does not answer.
     """
     try:
@@ -80,3 +80,5 @@ def ask_book(book: ActorHandle, method: str, *arguments: Any) -> Any:
         raise
     except GetTimeoutError as error:
         raise DeadlineExceeded("the book of slices to answer", ASK_S) from error
+    except RayActorError as error:
+        raise Refused("the book of slices ended while it was asked; try again in a moment") from error

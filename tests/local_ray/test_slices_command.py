@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from raytpu import SimulatedCluster, Slices, simulate
 from raytpu.cli.main import exit_code_of
 from raytpu.cluster.process_sweep import kill_marked
+from raytpu.record import EventLog, RunDirectory, RunEnded, RunStarted, remember_run
 from tests.leftover_processes import HOST_VARIABLE
 from tests.waiting import await_true
 
@@ -204,7 +206,7 @@ def test_what_is_not_whole_is_told_at_once_with_its_remedy(stage: Stage):
         "slice-4: 1 of 2 hosts alive (missing host 1)" in troubles
     )
     assert "its hosts have no label ray.io/accelerator-type" in troubles
-    assert "start Ray there with TPU_NAME set, or with --labels ray.io/tpu-slice-name=…" in troubles
+    assert "start Ray there with TPU_ACCELERATOR_TYPE and TPU_TOPOLOGY and TPU_NAME set" in troubles
 
 
 def test_a_machine_gets_the_same(stage: Stage):
@@ -232,10 +234,27 @@ def test_a_waiting_owner_learns_what_it_waits_for(stage: Stage):
 
 
 def test_a_holder_is_found_by_its_name_and_by_its_lease(stage: Stage):
-    assert stage.says("explain", "llm").out.startswith("llm has held 1 whole v6e 2x2 slice, slice-0, for ")
+    assert re.match(
+        r"llm has held slice-0 for \d+ s: 1 whole v6e 2x2 slice\n", stage.says("explain", "llm").out
+    )
     by_id = stage.says("explain", stage.lease_ids["gone"]).out
-    assert by_id.startswith("gone has held 1 whole v6e 2x2 slice, slice-2, for ")
+    assert by_id.startswith("gone has held slice-2 for ")
     assert "`raytpu slices gc` ends it now" in by_id
+
+
+def test_a_run_that_has_ended_is_explained_from_its_record(stage: Stage):
+    """Else "nobody in the book" is all there is to learn about yesterday's run."""
+    directory = RunDirectory.newest(str(stage.folder / "storage"), "past")
+    with EventLog(directory, "driver") as driver:
+        driver.write(RunStarted(run="past"))
+        driver.write(RunEnded(outcome="failed", reason="ValueError: no"))
+    remember_run(directory, str(stage.folder / "runs"))
+
+    answer = stage.says("explain", "past")
+
+    assert answer.code == 0
+    assert answer.out.startswith("past holds no slices and waits for none; its record says: failed\n")
+    assert "ValueError: no" in answer.out
 
 
 def test_somebody_unknown_is_refused_with_who_is_near(stage: Stage):
