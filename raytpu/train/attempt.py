@@ -144,7 +144,9 @@ def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: 
         background.raise_failure()
         raise _diagnose(error, hosts, watch) from None
     except RayActorError as error:
-        if "creation task" in str(error):  # Ray's word for a constructor that raised; the cause is in the text
+        if "creation task" in str(
+            error
+        ):  # Ray's word for a constructor that raised; the cause is in the text
             raise RunFailed(f"Ray Train's controller did not start on the head:\n{error}") from error
         raise HostLost(
             f"lost the head of the cluster, where this run's controller was: {first_line(error)}\n"
