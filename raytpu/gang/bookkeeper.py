@@ -17,12 +17,13 @@ from raytpu.errors import Refused
 from raytpu.gang import ray_internals, stream
 from raytpu.gang.cluster_view import ClusterView, look
 from raytpu.gang.desk import Caller
-from raytpu.gang.growth import Growth, Wish, missing
+from raytpu.gang.growth import Growth, Wanted
 from raytpu.gang.health_watch import HealthWatch, HostsChanged
 from raytpu.gang.holdings import Holdings, Placed, Removed
-from raytpu.plan import Inventory
+from raytpu.plan import Diagnosis, Inventory
 from raytpu.plan import ledger as entries
-from raytpu.plan.book_view import BookView, Growing
+from raytpu.plan.book_view import BookView
+from raytpu.plan.growth import shortfalls
 from raytpu.plan.ledger import Lease, Ledger, Quarantine
 from raytpu.plan.occupancy import seen_with
 from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
@@ -303,10 +304,11 @@ class Bookkeeper:
         """Enter the decisions into the ledger; what is left to do once it is written down."""
         calm = bool(self._awaited) and time.monotonic() < self._started_s + CALM_S
         now_s = time.time()
-        growable = {each.id for each in self._ledger.requests if self._growth.possible(each.want.shape)}
+        growable = {each.id for each in self._ledger.requests if self._growth.hopeful(each.id)}
         work: list[Callable[[], None]] = []
-        wishes: list[Wish] = []
-        for decision in decide(self._ledger, self._seen(), now_s, growable=growable):
+        wanted: list[Wanted] = []
+        seen, ledger = self._seen(), self._ledger
+        for decision in decide(ledger, seen, now_s, growable=growable):
             match decision:
                 case End(lease=lease, reason=reason):
                     self._ledger = entries.ending(self._ledger, lease.id)
@@ -316,21 +318,24 @@ class Bookkeeper:
                     self._tell(lease.id, stream.Noticed(by=notice.by, seconds=notice.until_s - now_s))
                 case Refuse(request=request, error=error):
                     self._ledger = entries.without_request(self._ledger, request.id)
-                    self._tell(request.id, stream.Refused(error))
+                    refusal = self._growth.told(Diagnosis.of(error), request.id).refusal()
+                    self._tell(request.id, stream.Refused(refusal))
                     self._callers.pop(request.id, None)
                 case Wait(request=request, diagnosis=diagnosis, ahead=ahead):
-                    if self._said.get(request.id) != (diagnosis, ahead):
-                        self._said[request.id] = (diagnosis, ahead)
-                        self._tell(request.id, stream.Waiting(diagnosis=diagnosis, ahead=ahead))
-                    usable = sum(verdict.state == "usable" for verdict in diagnosis.slices)
-                    wishes += missing(request, usable)
+                    told = self._growth.told(diagnosis, request.id)
+                    if self._said.get(request.id) != (told, ahead):
+                        self._said[request.id] = (told, ahead)
+                        self._tell(request.id, stream.Waiting(diagnosis=told, ahead=ahead))
+                    if request.id in growable & self._callers.keys():
+                        lacks = shortfalls(request, diagnosis, ledger, seen, now_s)
+                        wanted.append(Wanted(request=request, lacks=lacks))
                 case Grant(request=request, plan=plan) if not calm and request.id in self._callers:
                     self._ledger = entries.granted(self._ledger, request.id, plan, now_s)
                     self._said.pop(request.id, None)
                     new = self._ledger.lease(request.id)
                     assert new is not None
                     work.append(partial(self._holdings.place, new, self._view))
-        work.append(partial(self._growth.want, wishes))
+        work.insert(0, partial(self._growth.want, wanted, seen))  # a demand must not be in the way of a grant
         # A lease that is over keeps its slices in the ledger until Ray has them back.
         for lease in self._ledger.leases:
             if lease.state == "ending" and lease.id not in self._removing:
@@ -356,15 +361,7 @@ class Bookkeeper:
             inventory=self._seen(),
             orphans=frozenset(request.id for request in known if not self._has_owner(request.id)),
             awaited=frozenset(self._awaited),
-            growing=tuple(
-                Growing(
-                    request_id=wish.request_id,
-                    owner=wish.owner,
-                    generation=wish.shape.generation,
-                    topology=wish.shape.topology,
-                )
-                for wish in self._growth.standing
-            ),
+            growing=self._growth.growing,
             now_s=time.time(),
         )
 

@@ -1,89 +1,369 @@
-"""Slices that the cluster does not have yet, asked of Ray's autoscaler.
+"""Slices that the cluster does not have yet, asked of Ray's autoscaler through placement groups that wait.
 
-Ray's autoscaler (v2, and the KubeRay one) brings up nodes for placement groups that wait. A node group of
-TPU hosts offers the head resource of its slices, ``TPU-<pod type>-head``, once a slice; KubeRay derives it
-from the GKE node selectors and adds a whole slice (one replica of ``numOfHosts`` pods) for it. So one waiting
-group with a head is the demand for one slice. It is withdrawn as soon as the request is served, refused or
-gone, and when the demand itself is placed: the slice is there, and the queue takes it by name.
+What is asked, and why, is in ``plan.growth``. Whether the cluster can grow a slice is not written down
+anywhere: ``get_cluster_config`` would say it, but nothing in Ray 2.60 fills it in. So it is asked, and the
+autoscaler's answer is heard: after each pass it tells the GCS which placement groups it cannot serve
+(``infeasible_gang_resource_requests``). An answer takes one pass, 5 s by default on KubeRay.
+
+A cluster without autoscaler v2 is known from one key of the GCS and asked nothing more. Autoscaler v1 gives
+no such answers; it counts as none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from raytpu.gang import ray_internals
+from raytpu.gang.placement import HOST_CPUS, SLICE_NAME_LABEL, WORKER_ID_LABEL, name_of
+from raytpu.plan import Diagnosis, Inventory
+from raytpu.plan.book_view import Growing
+from raytpu.plan.growth import (
+    LAUNCHED_AT_ONCE,
+    Demand,
+    Shortfall,
+    accepted,
+    arriving,
+    changeling,
+    continued,
+    first_demand,
+    refused,
+    slices_at_once,
+)
 from raytpu.plan.ledger import Request
 from raytpu.topology import SliceShape
 
-CONFIG_AGE_S = 15.0
-"""How long the autoscaler's account of what it can add is believed. It changes when a cluster is edited."""
+ASK_AGAIN_S = 60.0
+"""After "no": limits are edited, and what stood in the way ends. Until then the same is refused at once."""
+
+MISFIT_S = 600.0
+"""After slices of another shape came. Each attempt costs a slice."""
 
 SERVED_S = 30.0
-"""After a wish was fulfilled, until it is made again: the other hosts of the slice come up in between."""
+"""After a demand was placed, until there is another one for the same request: the book has seen the slice
+before that, and gives it."""
+
+HEAR_S = 1.0
+"""Between two questions to the GCS, which answers with the state of every node; longer where that takes time,
+so that it is 5 % of the book's time at most."""
+
+SILENT_S = 60.0
+"""Without an answer, there is no autoscaler. Its pass takes 5 s by default, and seconds more when Kubernetes
+is slow."""
+
+IN_FLIGHT_S = 60.0
+"""For the cloud to show the nodes that the autoscaler asked for; the pods of a KubeRay cluster are there in a
+second. What is owed for longer will not come."""
+
+LOST_S = 15.0
+"""A new slice that is neither on its way nor there for this long is asked for anew."""
+
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """One more slice of a shape, for a request that waits."""
+class Wanted:
+    """A request that waits."""
 
-    request_id: str
-    owner: str
+    request: Request
+    lacks: tuple[Shortfall, ...]
+    """What would serve it, in order of preference; empty while nothing has to change for it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Standing:
+    """A demand, and the placement group that shows it."""
+
+    demand: Demand
+    group: PlacementGroup
+    since_s: float
+    shown: int | None = None
+    """A version of the GCS's state in which the group was there and waited."""
+    missed_since_s: float | None = None
+    """Since when nothing that was accepted is on its way or there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ruling:
+    """No ``slices`` more of this shape, for a while."""
+
     shape: SliceShape
-    number: int
-
-    @property
-    def head(self) -> str:
-        return f"TPU-{self.shape.ray_pod_type}-head"
+    slices: int
+    until_s: float
+    why: str
 
 
 class Growth:
-    """The demand that stands now, and the means to change it."""
+    """The demands that stand now, and the means to change them. Used by one thread, connected to Ray."""
 
     def __init__(self) -> None:
-        self._standing: dict[Wish, PlacementGroup] = {}
-        self._served: dict[Wish, float] = {}
-        self._groups: tuple[ray_internals.NodeGroup, ...] = ()
-        self._known_s = float("-inf")
+        self._standing: dict[str, _Standing] = {}
+        self._rulings: list[_Ruling] = []
+        self._hopeless: dict[str, str] = {}
+        self._served: dict[str, float] = {}
+        self._serial = 0
+        self._autoscaled: bool | None = None
+        self._state: ray_internals.AutoscalerState | None = None
+        self._heard_s = self._looked_s = float("-inf")
+        self._pause_s = HEAR_S
+        self._owed_since_s: float | None = None
+
+    # -- what is known -----------------------------------------------------------------------------------
 
     @property
-    def standing(self) -> tuple[Wish, ...]:
-        return tuple(self._standing)
+    def growing(self) -> tuple[Growing, ...]:
+        """Every slice that the autoscaler is asked for."""
+        return tuple(
+            Growing(
+                request_id=each.demand.request.id,
+                owner=each.demand.request.owner,
+                generation=each.demand.shape.generation,
+                topology=each.demand.shape.topology,
+            )
+            for each in self._standing.values()
+            for _ in range(each.demand.new)
+        )
 
     def possible(self, shape: SliceShape) -> bool:
-        """Whether the autoscaler has a kind of node for slices of this shape."""
-        if time.monotonic() - self._known_s > CONFIG_AGE_S:
-            self._groups, self._known_s = ray_internals.node_groups(), time.monotonic()
-        head = f"TPU-{shape.ray_pod_type}-head"
-        return any(group.resources.get(head, 0) > 0 and group.max_count != 0 for group in self._groups)
+        """Whether there is an autoscaler to ask, and it has not refused slices of this shape lately."""
+        return self._there_is_one and self._ruling(shape, 1) is None
 
-    def want(self, wishes: Sequence[Wish]) -> None:
-        """Let exactly these wishes stand, as far as the autoscaler can fulfil them."""
-        wanted = {wish for wish in wishes if self.possible(wish.shape)}
-        for wish, group in list(self._standing.items()):
-            placed = group.wait(0.001)
-            if placed:
-                self._served[wish] = time.monotonic()
-            if placed or wish not in wanted:
-                remove_placement_group(group)
-                del self._standing[wish]
+    def hopeful(self, request_id: str) -> bool:
+        """Whether slices for this request may still be brought up; so it is not refused for never fitting."""
+        return self._there_is_one and request_id not in self._hopeless
+
+    def told(self, diagnosis: Diagnosis, request_id: str) -> Diagnosis:
+        """The diagnosis of a request with what the autoscaler does about it."""
+        steps = [step for step in (diagnosis.next_step, self._says(request_id)) if step]
+        return replace(diagnosis, next_step="; ".join(steps))
+
+    def _says(self, request_id: str) -> str:
+        if request_id in self._hopeless:
+            return self._hopeless[request_id]
+        standing = self._standing.get(request_id)
+        if standing is None:
+            return ""
+        demand = standing.demand
+        if not demand.coming:
+            return f"Ray's autoscaler is asked for {_more(demand)}"
+        words = f"Ray's autoscaler brings up {_more(demand)}"
+        hosts = demand.shape.hosts
+        if hosts > LAUNCHED_AT_ONCE and not (self._state is not None and self._state.starting):
+            return (
+                f"{words}, if AUTOSCALER_MAX_CONCURRENT_LAUNCHES in its environment is {hosts} or more "
+                f"({LAUNCHED_AT_ONCE} by default): it launches slices as a whole"
+            )
+        return f"{words}, but nodes that it requested do not come (`ray status`)" if self._stuck else words
+
+    @property
+    def _there_is_one(self) -> bool:
+        if self._autoscaled is None:
+            self._autoscaled = ray_internals.autoscaler_v2()
+        return self._autoscaled
+
+    # -- what is wanted ----------------------------------------------------------------------------------
+
+    def want(self, wanted: Sequence[Wanted], inventory: Inventory) -> None:
+        """Let the autoscaler see what these requests lack, and nothing for any other."""
+        by_id = {each.request.id: each for each in wanted}
+        self._hopeless = {of: why for of, why in self._hopeless.items() if of in by_id}
+        if not self._standing and not any(each.lacks for each in wanted):
+            return
         now_s = time.monotonic()
-        self._served = {wish: at for wish, at in self._served.items() if now_s - at < SERVED_S}
-        for wish in wanted - self._served.keys() - self._standing.keys():
-            self._standing[wish] = placement_group(
-                [{wish.head: 1.0, "TPU": float(wish.shape.chips_per_host)}],
-                strategy="STRICT_PACK",
-                name=f"raytpu/{wish.owner}/{wish.request_id}/demand-{wish.number}",
-                lifetime="detached",
+        if now_s - self._looked_s < _LOOK_S and by_id.keys() == self._standing.keys():
+            return
+        self._looked_s = now_s
+        self._hear(now_s)
+        if self._state is None:
+            return
+        self._rulings = [ruling for ruling in self._rulings if ruling.until_s > now_s]
+        self._served = {of: at_s for of, at_s in self._served.items() if now_s - at_s < SERVED_S}
+        for request_id in [each for each in self._standing if each not in by_id]:
+            self._withdraw(request_id)
+        for request_id, standing in list(self._standing.items()):
+            self._follow(request_id, standing, inventory, now_s)
+        for each in wanted:
+            if each.lacks:
+                self._serve(each, inventory, now_s)
+
+    def _serve(self, wanted: Wanted, inventory: Inventory, now_s: float) -> None:
+        """The demand of one request, as it has to be now."""
+        request_id = wanted.request.id
+        standing = self._standing.get(request_id)
+        rulings = [self._ruling(lack.shape, lack.missing) for lack in wanted.lacks]
+        open_lacks = [lack for lack, no in zip(wanted.lacks, rulings, strict=True) if no is None]
+        if not open_lacks:
+            self._withdraw(request_id)
+            self._hopeless[request_id] = "; ".join(dict.fromkeys(no.why for no in rulings if no is not None))
+            return
+        self._hopeless.pop(request_id, None)
+        if request_id in self._served:
+            return
+        lack = open_lacks[0]
+        if standing is not None:
+            same = [each for each in open_lacks if each.shape == standing.demand.shape]
+            lack = same[0] if same else lack
+        at_once = slices_at_once(lack.shape, self._nodes_in_flight())
+        if standing is None or standing.demand.shape != lack.shape:
+            demand = first_demand(wanted.request, lack, inventory, at_once)
+        else:
+            demand = continued(standing.demand, lack, inventory, at_once)
+        if demand is None:
+            self._withdraw(request_id)
+        else:
+            self._show(demand, inventory, now_s)
+
+    def _nodes_in_flight(self) -> int:
+        """Nodes that the cloud owes, or is about to be asked for."""
+        assert self._state is not None
+        asked = sum(each.demand.asked * each.demand.shape.hosts for each in self._standing.values())
+        return asked + (0 if self._stuck else self._state.requested)
+
+    # -- what the autoscaler says ------------------------------------------------------------------------
+
+    def _hear(self, now_s: float) -> None:
+        if now_s - self._heard_s < self._pause_s:
+            return
+        heard = ray_internals.autoscaler_state()
+        self._heard_s = time.monotonic()
+        self._pause_s = max(HEAR_S, 20 * (self._heard_s - now_s))
+        if heard is None:
+            return
+        if heard.requested == 0 or self._state is None or self._state.requested != heard.requested:
+            self._owed_since_s = now_s if heard.requested else None
+        self._state = heard
+
+    @property
+    def _stuck(self) -> bool:
+        """The cloud has owed the same nodes for long."""
+        return self._owed_since_s is not None and time.monotonic() - self._owed_since_s > IN_FLIGHT_S
+
+    def _follow(self, request_id: str, standing: _Standing, inventory: Inventory, now_s: float) -> None:
+        """See what has become of a demand."""
+        assert self._state is not None
+        demand = standing.demand
+        awaited = {each.demand.shape for each in self._standing.values()}
+        other = changeling(demand, inventory, awaited)
+        if other is not None:
+            what = f"{other.generation} {other.topology} with {other.chips_per_host} chips per host"
+            self._rule_out(
+                demand, f"Ray's autoscaler has brought up {other.name} instead: a {what}", MISFIT_S
+            )
+            self._withdraw(request_id)
+        elif standing.group.wait(0.001):  # whoever waits gets slices by name, and this must not be in the way
+            self._withdraw(request_id)
+            self._served[request_id] = now_s
+        else:
+            answer = self._answer(standing)
+            if answer is None:
+                if demand.asked and now_s - standing.since_s > SILENT_S:
+                    self._rule_out(
+                        demand, f"no answer from Ray's autoscaler for {SILENT_S:.0f} s", ASK_AGAIN_S
+                    )
+            elif answer and demand.asked:
+                self._show(accepted(demand), inventory, now_s)
+            elif not answer:
+                self._refused(standing, inventory, now_s)
+            elif self._missed(standing, inventory, now_s):
+                self._withdraw(request_id)
+
+    def _answer(self, standing: _Standing) -> bool | None:
+        """Whether the autoscaler can do what is asked; ``None`` before it has seen it."""
+        assert self._state is not None
+        group_id = standing.group.id.hex()
+        if standing.shown is None and group_id in self._state.waiting:
+            standing.shown = self._state.version
+        if standing.shown is None or self._state.worked_on <= standing.shown:
+            return None
+        return group_id not in self._state.refused
+
+    def _refused(self, standing: _Standing, inventory: Inventory, now_s: float) -> None:
+        demand = standing.demand
+        less = refused(demand)
+        if less is not None:
+            self._show(less, inventory, now_s)
+            return
+        self._withdraw(demand.request.id)
+        if demand.asked:  # else what was on its way is gone, and is asked for anew
+            self._rule_out(
+                demand,
+                f"Ray's autoscaler cannot add {_more(demand)}: no worker group offers {_head(demand.shape)} "
+                f"with {demand.shape.chips_per_host} chips a host, or its maxReplicas is reached",
+                ASK_AGAIN_S,
             )
 
+    def _missed(self, standing: _Standing, inventory: Inventory, now_s: float) -> bool:
+        """Whether what was accepted is neither on its way nor there, for a while already."""
+        assert self._state is not None
+        if self._state.requested or self._state.starting or arriving(standing.demand, inventory):
+            standing.missed_since_s = None
+        elif standing.missed_since_s is None:
+            standing.missed_since_s = now_s
+        return standing.missed_since_s is not None and now_s - standing.missed_since_s > LOST_S
 
-def missing(request: Request, usable: int) -> list[Wish]:
-    """The slices that a waiting request lacks, as wishes."""
-    return [
-        Wish(request_id=request.id, owner=request.owner, shape=request.want.shape, number=number)
-        for number in range(max(0, request.want.count - usable))
-    ]
+    def _ruling(self, shape: SliceShape, slices: int) -> _Ruling | None:
+        now_s = time.monotonic()
+        return next(
+            (no for no in self._rulings if no.shape == shape and no.slices <= slices and no.until_s > now_s),
+            None,
+        )
+
+    def _rule_out(self, demand: Demand, why: str, for_s: float) -> None:
+        until_s = time.monotonic() + for_s
+        self._rulings.append(_Ruling(shape=demand.shape, slices=demand.new, until_s=until_s, why=why))
+
+    # -- placement groups --------------------------------------------------------------------------------
+
+    def _show(self, demand: Demand, inventory: Inventory, now_s: float) -> None:
+        """Let the placement group of a request be the one for this demand."""
+        standing = self._standing.get(demand.request.id)
+        if standing is not None and standing.demand == demand:
+            return
+        nodes = list(bundles(demand, inventory))
+        if standing is not None and nodes == list(bundles(standing.demand, inventory)):
+            standing.demand = demand  # slices of one host: accepted or not, they look the same
+            return
+        # In this order: a pass of the autoscaler that saw both would bring up twice as much.
+        self._withdraw(demand.request.id)
+        self._serial += 1
+        group = placement_group(
+            [resources for resources, _ in nodes],
+            strategy="STRICT_SPREAD",
+            name=name_of(demand.request, f"demand-{self._serial}"),
+            lifetime="detached",
+            bundle_label_selector=[labels for _, labels in nodes],
+        )
+        self._standing[demand.request.id] = _Standing(demand=demand, group=group, since_s=now_s)
+
+    def _withdraw(self, request_id: str) -> None:
+        standing = self._standing.pop(request_id, None)
+        if standing is not None:
+            remove_placement_group(standing.group)
+
+
+def _more(demand: Demand) -> str:
+    return f"{demand.new} more {demand.shape} slice{'s' if demand.new > 1 else ''}"
+
+
+def _head(shape: SliceShape) -> str:
+    return f"TPU-{shape.ray_pod_type}-head"
+
+
+def bundles(demand: Demand, inventory: Inventory) -> Iterator[tuple[dict[str, float], dict[str, str]]]:
+    """What is asked of one node each, and its labels."""
+    host = {"CPU": HOST_CPUS, "TPU": float(demand.shape.chips_per_host)}
+    head = {**host, _head(demand.shape): 1.0}
+    for name in demand.kept:
+        state = inventory.slice(name)
+        for each in state.hosts if state is not None else ():
+            if each.alive and each.chips_free == each.chips:
+                at = {SLICE_NAME_LABEL: name, WORKER_ID_LABEL: str(each.worker_id)}
+                yield {**host, "TPU": float(each.chips)}, at
+    new = {SLICE_NAME_LABEL: f"!in({','.join(sorted(demand.known))})"} if demand.known else {}
+    for _ in range(demand.new):
+        yield head, new
+        for _ in range(demand.shape.hosts - 1):
+            yield head if demand.asked else host, new

@@ -42,7 +42,7 @@ _PART_OF_HEAD = 0.01
 _POLL_S = 0.002
 
 
-def name_of(lease: Lease, slice_name: str) -> str:
+def name_of(lease: Lease | Request, slice_name: str) -> str:
     """Name of the placement group; tells a person who holds the slice, and the book what belongs to what."""
     owner = re.sub(r"[^A-Za-z0-9._-]", "-", lease.owner)
     return f"raytpu/{owner}/{lease.id}/{slice_name}"

@@ -7,7 +7,8 @@ tells when Ray changes them.
 ``ray._private.state.jobs``                  which drivers have ended; the public list needs a dashboard
 ``ray._private.grpc_utils``                  a channel with the cluster's TLS and token settings
 ``…state.available_resources_per_node``      which chips are free; the public function adds all nodes up
-``…state.get_cluster_config``                what Ray's autoscaler could bring up, as it told the GCS
+``ray.experimental.internal_kv``             also whether the cluster's autoscaler is v2, and what it says
+``ray.core.generated.autoscaler_pb2``        the form of what it says
 ``…get_placement_group_table``               since when, and for whom; the public table leaves that out
 ``…get_actor_table``                         which actors have chips; the public list needs a dashboard
 ===========================================  ========================================================
@@ -17,13 +18,17 @@ Seen in Ray 2.60.0. All of them need a connected Ray.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
+from ray.exceptions import RpcError
 
 _NAMESPACE = "raytpu"
+
+_STATUS_S = 2.0
+"""For the GCS to put the state of every node together; the book waits for it."""
 
 
 def store(key: str, value: bytes) -> None:
@@ -70,24 +75,62 @@ def channel(address: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGroup:
-    """A kind of node that the autoscaler can add."""
+class AutoscalerState:
+    """What the autoscaler makes of what waits, and what it has under way."""
 
-    name: str
-    resources: Mapping[str, float]
-    max_count: int
-    """Most nodes of this kind; -1 for no limit."""
+    version: int
+    """Of what the GCS has to show to the autoscaler; each look at it is a new one."""
+    worked_on: int
+    """The version that the autoscaler's last pass was about; 0 before its first."""
+    waiting: frozenset[str]
+    """Ids, in hex, of the placement groups that wait, in ``version``."""
+    refused: frozenset[str]
+    """Those that no nodes which it could add would serve, in ``worked_on``."""
+    requested: int
+    """Nodes that it has asked of the cloud, and no machine is known of."""
+    starting: int
+    """Machines that do not run Ray yet."""
 
 
-def node_groups() -> tuple[NodeGroup, ...]:
-    """Kinds of nodes that Ray's autoscaler can bring up; empty when the cluster has none."""
-    config = ray._private.state.state.get_cluster_config()
-    if config is None:
-        return ()
-    return tuple(
-        NodeGroup(name=group.name, resources=dict(group.resources), max_count=group.max_count)
-        for group in config.node_group_configs
+def autoscaler_v2() -> bool:
+    """Whether the cluster was started for autoscaler v2, as KubeRay does it for Ray 2.60.
+
+    One is not necessarily there: without a cloud to ask, what runs under that name refuses everything.
+    """
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    # As ray.autoscaler.v2.utils.is_autoscaler_v2 does, which trusts this process's environment first.
+    value: bytes | None = internal_kv_get_gcs_client().internal_kv_get(
+        ray._raylet.GCS_AUTOSCALER_V2_ENABLED_KEY.encode(),
+        namespace=ray._raylet.GCS_AUTOSCALER_STATE_NAMESPACE.encode(),
     )
+    return value == b"1"
+
+
+def autoscaler_state() -> AutoscalerState | None:
+    """The state now; ``None`` when the GCS does not tell in time. Its answer has every node in it."""
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    reply = GetClusterStatusReply()
+    try:
+        reply.ParseFromString(internal_kv_get_gcs_client().get_cluster_status(timeout_s=_STATUS_S))
+    except RpcError:
+        return None
+    shown, made_of_it = reply.cluster_resource_state, reply.autoscaling_state
+    return AutoscalerState(
+        version=shown.cluster_resource_state_version,
+        worked_on=made_of_it.last_seen_cluster_resource_state_version,
+        waiting=_group_ids(shown.pending_gang_resource_requests),
+        refused=_group_ids(made_of_it.infeasible_gang_resource_requests),
+        requested=sum(each.count for each in made_of_it.pending_instance_requests),
+        starting=len(made_of_it.pending_instances),
+    )
+
+
+def _group_ids(requests: Iterable[Any]) -> frozenset[str]:
+    # "<id in hex>:STRICT_SPREAD|PENDING" (src/ray/gcs/gcs_server/gcs_autoscaler_state_manager.cc)
+    return frozenset(request.details.partition(":")[0] for request in requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
