@@ -6,7 +6,6 @@ comes back as an event.
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,15 +19,15 @@ from raytpu.gang.desk import Caller
 from raytpu.gang.growth import Growth, Wanted
 from raytpu.gang.health_watch import HealthWatch, HostsChanged
 from raytpu.gang.holdings import Holdings, Placed, Removed
+from raytpu.gang.ledger_store import read_ledger, write_ledger
 from raytpu.plan import Diagnosis, Inventory
 from raytpu.plan import ledger as entries
 from raytpu.plan.book_view import BookView
 from raytpu.plan.growth import shortfalls
-from raytpu.plan.ledger import Lease, Ledger, Quarantine
+from raytpu.plan.ledger import Lease, Quarantine
 from raytpu.plan.occupancy import seen_with
 from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
 
-LEDGER_KEY = "book"
 LOOK_S = 1.0
 """How old the view of the cluster may be when somebody waits."""
 
@@ -71,8 +70,7 @@ class Bookkeeper:
         self._said: dict[str, tuple[Any, int]] = {}
         self._removing: set[str] = set()
         self._view = ClusterView.empty()
-        written = ray_internals.stored(LEDGER_KEY)
-        self._written = Ledger() if written is None else pickle.loads(written)
+        self._written = read_ledger()
         self._ledger = self._holdings.reconcile(self._written)
         self._started_s = time.monotonic()
         # Owners that were here before the restart, and until when they may come back.
@@ -90,7 +88,7 @@ class Bookkeeper:
             self._look()
         work = self._decide()
         if self._ledger is not self._written:
-            ray_internals.store(LEDGER_KEY, pickle.dumps(self._ledger))
+            write_ledger(self._ledger)
             self._written = self._ledger
         for act in work:
             act()
