@@ -265,6 +265,8 @@ class Lease:
             match message:
                 case stream.Granted():
                     self._granted = self._granted or message
+                    # A book that was restarted may have died between noting a loss and telling of it.
+                    self._lost |= dict(message.lease.lost)
                 case stream.Waiting():
                     self._waiting = message
                 case stream.Refused(error):
