@@ -16,8 +16,8 @@ import ray
 
 from raytpu.errors import Refused
 from raytpu.gang import stream
-from raytpu.gang.bookkeeper import Bookkeeper, Heard, Left
-from raytpu.gang.desk import Desk, Inbox
+from raytpu.gang.bookkeeper import Bookkeeper
+from raytpu.gang.desk import Desk, Heard, Inbox, Left
 from raytpu.plan.book_view import BookView
 
 TURN_S = 0.25

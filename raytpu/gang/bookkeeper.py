@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from raytpu.errors import Refused
 from raytpu.gang import ray_internals, stream
 from raytpu.gang.cluster_view import ClusterView, look
-from raytpu.gang.desk import Caller
+from raytpu.gang.desk import Caller, Heard, Left
 from raytpu.gang.growth import Growth, Wanted
 from raytpu.gang.health_watch import HealthWatch, HostsChanged
-from raytpu.gang.holdings import Holdings, Placed, Removed
+from raytpu.gang.holdings import Failed, Holdings, Placed, Removed
 from raytpu.gang.ledger_store import read_ledger, write_ledger
 from raytpu.plan import Diagnosis, Inventory
 from raytpu.plan import ledger as entries
@@ -42,15 +42,8 @@ CALM_S = 3.0
 its place in the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    caller: Caller
-    message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    caller: Caller
+STALL_S = 2.0
+"""A turn that comes so much later found the book itself stopped or starved, not its owners silent."""
 
 
 class Bookkeeper:
@@ -68,11 +61,12 @@ class Bookkeeper:
         self._suspects: dict[str, str] = {}
         self._settling: dict[str, float] = {}
         self._said: dict[str, tuple[Any, int]] = {}
+        self._outbox: list[tuple[Caller, Any]] = []
         self._removing: set[str] = set()
         self._view = ClusterView.empty()
         self._written = read_ledger()
         self._ledger = self._holdings.reconcile(self._written)
-        self._started_s = time.monotonic()
+        self._started_s = self._passed_s = time.monotonic()
         # Owners that were here before the restart, and until when they may come back.
         self._awaited = {
             request.id: self._started_s + max(RETURN_S, request.silence_s)
@@ -90,6 +84,10 @@ class Bookkeeper:
         if self._ledger is not self._written:
             write_ledger(self._ledger)
             self._written = self._ledger
+        # Not before: who was told of a lease that then is not in the ledger would share its slices.
+        for caller, message in self._outbox:
+            caller.tell(message)
+        self._outbox.clear()
         for act in work:
             act()
         self._watch()
@@ -104,6 +102,8 @@ class Bookkeeper:
                 self._after_placing(event)
             case Removed(lease_id):
                 self._after_removing(lease_id)
+            case Failed(error):
+                raise error  # the next book begins with what Ray has
             case HostsChanged():
                 self._suspects = {
                     node: reason for node, reason in self._suspects.items() if node not in event.well
@@ -129,7 +129,7 @@ class Bookkeeper:
             case stream.Release():
                 self._ledger = entries.without_request(self._ledger, lease_id)
                 if lease is None:
-                    caller.tell(stream.Done())
+                    self._tell(lease_id, stream.Done())
                 else:
                     self._ledger = entries.ending(self._ledger, lease_id)
             case stream.HostFailed() if lease is not None:
@@ -143,10 +143,11 @@ class Bookkeeper:
         known = self._ledger.lease(request.id) or self._ledger.request(request.id)
         before = self._callers.get(request.id)
         if known is None and ask.must_exist:
-            caller.tell(stream.Over("the book does not know it any more"))
+            self._outbox.append((caller, stream.Over("the book does not know it any more")))
             return
         if before is not None and before is not caller and before.session != ask.session:
-            caller.tell(stream.Refused(Refused(f"lease {request.id} has an owner that is alive")))
+            taken = Refused(f"lease {request.id} has an owner that is alive")
+            self._outbox.append((caller, stream.Refused(taken)))
             return
         caller.lease_id, caller.session = request.id, ask.session
         self._callers[request.id] = caller
@@ -160,7 +161,7 @@ class Bookkeeper:
                 self._tell_granted(known)
             if known.notice is not None:
                 left_s = max(0.0, known.notice.until_s - time.time())
-                caller.tell(stream.Noticed(by=known.notice.by, seconds=left_s))
+                self._tell(request.id, stream.Noticed(by=known.notice.by, seconds=left_s))
         elif known is None:
             now_s = time.time()
             absolute = replace(request, arrived_s=now_s, deadline_s=now_s + request.deadline_s)
@@ -192,7 +193,10 @@ class Bookkeeper:
 
     def _pass_time(self) -> None:
         now_s = time.monotonic()
+        stalled_s, self._passed_s = now_s - self._passed_s, now_s
         for lease_id, caller in list(self._callers.items()):
+            if stalled_s > STALL_S:
+                caller.heard_s += stalled_s
             known = self._ledger.lease(lease_id) or self._ledger.request(lease_id)
             if known is None:
                 continue
@@ -293,8 +297,9 @@ class Bookkeeper:
         self._tell(lease.id, stream.Granted(lease=lease, groups=self._holdings.ids_of(lease.id)))
 
     def _tell(self, lease_id: str, message: Any) -> None:
+        """Say it to the owner, if it is there, when the ledger has been written."""
         if lease_id in self._callers:
-            self._callers[lease_id].tell(message)
+            self._outbox.append((self._callers[lease_id], message))
 
     # -- decisions -------------------------------------------------------------------------------------
 

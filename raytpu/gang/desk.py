@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,7 +37,8 @@ class Caller:
 
     def close(self) -> None:
         """End the stream; the reader notices."""
-        stream.shut(self._connection)
+        with self._lock:  # or the reader closes it meanwhile, and another stream bears its number
+            stream.shut(self._connection)
 
     def read(self, heard: Callable[[Caller, Any], None], left: Callable[[Caller], None]) -> None:
         """Until the stream ends."""
@@ -50,6 +52,21 @@ class Caller:
         finally:
             with self._lock:
                 self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A caller has said something."""
+
+    caller: Caller
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The stream of a caller has ended."""
+
+    caller: Caller
 
 
 class Desk:

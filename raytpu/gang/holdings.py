@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ray.util.placement_group import PlacementGroup
@@ -37,17 +38,27 @@ class Removed:
     lease_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Ray raised where nothing was expected: what is held is not known any more."""
+
+    error: BaseException
+
+
 class Holdings:
-    """Places and removes in a few threads; each result comes back as an event.
+    """Places and removes in a few threads, in order for each lease; each result comes back as an event.
 
     Args:
-        report: called with ``Placed`` and ``Removed``, from a thread of the pool.
+        report: called with ``Placed``, ``Removed`` and ``Failed``, from a thread of the pool.
     """
 
     def __init__(self, report: Callable[[Any], None]) -> None:
         self._report = report
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="book-work")
         self._groups: dict[str, dict[str, PlacementGroup]] = {}
+        self._last: dict[str, Future[None]] = {}
+        self._unwanted: set[str] = set()
+        """Leases that end while they are being placed."""
         self._lock = threading.Lock()
         self._health, self._health_lock = HostHealth(), threading.Lock()
 
@@ -58,18 +69,22 @@ class Holdings:
 
     def place(self, lease: Lease, view: ClusterView) -> None:
         """Ask the hosts whether they are well, then Ray for all of them."""
-        self._pool.submit(self._place, lease, view)
+        with self._lock:
+            self._unwanted.discard(lease.id)
+        self._submit(lease.id, partial(self._place, lease, view))
 
     def drop(self, lease_id: str, slice_name: str) -> None:
         """Give one slice of a lease back; whatever runs on it ends."""
         with self._lock:
             group = self._groups.get(lease_id, {}).pop(slice_name, None)
         if group is not None:
-            self._pool.submit(placement.remove, [group])
+            self._submit(lease_id, partial(placement.remove, [group]))
 
     def remove(self, lease_id: str) -> None:
-        """Give everything of a lease back."""
-        self._pool.submit(self._remove, lease_id)
+        """Give everything of a lease back; what is being placed is given up."""
+        with self._lock:
+            self._unwanted.add(lease_id)
+        self._submit(lease_id, partial(self._remove, lease_id))
 
     def reconcile(self, ledger: Ledger) -> Ledger:
         """Make the ledger of an earlier book and Ray's placement groups agree, when a book starts.
@@ -101,10 +116,31 @@ class Holdings:
                         ledger = entries.slice_lost(ledger, lease.id, planned.name, reason)
         return ledger
 
+    def _submit(self, lease_id: str, work: Callable[[], None]) -> None:
+        """Do ``work`` after what was asked for this lease before: no removal may pass a placement."""
+        with self._lock:
+            mine = self._last[lease_id] = self._pool.submit(self._do, self._last.get(lease_id), work)
+        mine.add_done_callback(lambda _: self._forget(lease_id, mine))
+
+    def _do(self, before: Future[None] | None, work: Callable[[], None]) -> None:
+        try:
+            if before is not None:
+                before.result()  # it has a thread, or has ended: it was submitted first
+            work()
+        except BaseException as error:  # boundary of the pool: raised again in the book's own thread
+            self._report(Failed(error))
+
+    def _forget(self, lease_id: str, done: Future[None]) -> None:
+        with self._lock:
+            if self._last.get(lease_id) is done:
+                del self._last[lease_id]
+
     def _place(self, lease: Lease, view: ClusterView) -> None:
         unwell = self._unwell(lease, view)
         patience_s = placement.patience_s(lease.request, time.time())
-        groups = None if unwell else placement.place(lease, view.heads, patience_s)
+        groups = None
+        if not unwell:
+            groups = placement.place(lease, view.heads, patience_s, lambda: lease.id not in self._unwanted)
         if groups is not None:
             with self._lock:
                 self._groups[lease.id] = groups
@@ -124,5 +160,6 @@ class Holdings:
     def _remove(self, lease_id: str) -> None:
         with self._lock:
             groups = self._groups.pop(lease_id, {})
+            self._unwanted.discard(lease_id)
         placement.remove(groups.values())
         self._report(Removed(lease_id))

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,9 @@ from raytpu.spec import Slices
 
 ANSWER_S = 30.0
 """For the book to answer a release, or to be there again after its process died; it restarts in seconds."""
+
+REFUSAL_S = 1.0
+"""For the book's refusal to come after the deadline: it says why."""
 
 RETRY_S = 0.25
 
@@ -49,6 +53,7 @@ class Lease:
         self._notice: PreemptionNotice | None = None
         self._over: str | None = None
         self._released = False
+        self._deadline_s = time.monotonic() + request.deadline_s
         self._absent_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="raytpu-lease", daemon=True)
 
@@ -142,7 +147,9 @@ class Lease:
         self._say(stream.Release())
         with self._changed:
             self._changed.wait_for(lambda: self._over is not None or self._refusal is not None, timeout_s)
-        self._close()
+        if self._connection is not None or self._over is not None or self._refusal is not None:
+            self._close()
+        # else the book is not there: the thread goes on, and tells it when it is back
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +166,6 @@ class Lease:
     ) -> None:
         """See ``hold``; on any error nothing is held."""
         self._thread.start()
-        # The book refuses at the deadline; this is for a book that is not there to do it.
-        until = time.monotonic() + timeout_s + ANSWER_S
         told: stream.Waiting | None = None
         try:
             while True:
@@ -178,10 +183,12 @@ class Lease:
                     told = news
                     waiting(news.diagnosis)
                 alive()
-                if time.monotonic() >= until:
+                if time.monotonic() >= self._deadline_s + REFUSAL_S:  # the book is not there to refuse it
+                    if told is not None:
+                        raise told.diagnosis.refusal()
                     raise DeadlineExceeded("the book of slices to answer", timeout_s)
         except BaseException:  # Ctrl-C included: a request that nobody waits for must not be served
-            self.release(RETRY_S if self._connection is None else ANSWER_S)
+            self.release(RETRY_S)
             raise
 
     @property
@@ -201,7 +208,7 @@ class Lease:
             return  # the reader notices, and comes back with what is known then
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._closing and not self._forsaken:
             if not ray.is_initialized():  # asking for the book would start a new local Ray
                 self._take(stream.Over("this process has disconnected from Ray"))
                 return
@@ -223,9 +230,16 @@ class Lease:
                 self._note_absence()
             finally:
                 self._connection = None
-                connection.close()
+                with self._sending:  # or whoever shuts it down hits another one that bears its number
+                    connection.close()
             if self._over is not None or self._refusal is not None:
                 return
+
+    @property
+    def _forsaken(self) -> bool:
+        """Whether nobody waits any more for a book that does not come back."""
+        absent_since_s = self._absent_since_s
+        return self._released and absent_since_s is not None and time.monotonic() - absent_since_s > ANSWER_S
 
     def _note_absence(self) -> None:
         if self._absent_since_s is None:
@@ -236,11 +250,12 @@ class Lease:
         address: stream.Address = ray.get(open_book().address.remote(), timeout=ANSWER_S)
         check_version(address.version)
         connection = stream.connect(address, ANSWER_S)
+        left_s = max(0.0, self._deadline_s - time.monotonic())
         connection.send(
             stream.Ask(
-                request=self._request,
+                request=replace(self._request, deadline_s=left_s),
                 session=self._session,
-                must_exist=self._must_exist or self._granted is not None,
+                must_exist=self._must_exist or self._granted is not None or self._released,
             )
         )
         if self._released:
@@ -285,7 +300,8 @@ class Lease:
         self._closing = True
         connection = self._connection
         if connection is not None and threading.current_thread() is not self._thread:
-            stream.shut(connection)
+            with self._sending:
+                stream.shut(connection)
         if self._thread.is_alive():
             self._thread.join(RETRY_S * 4)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -98,13 +97,16 @@ def group_of(id_bytes: bytes) -> PlacementGroup:
     return PlacementGroup(ray.PlacementGroupID(id_bytes))
 
 
-def place(lease: Lease, heads: Mapping[str, str], patience_s: float) -> dict[str, PlacementGroup] | None:
+def place(
+    lease: Lease, heads: Mapping[str, str], patience_s: float, wanted: Callable[[], bool]
+) -> dict[str, PlacementGroup] | None:
     """A placement group for each slice of the lease, all of them placed; ``None``, and none left, otherwise.
 
     Args:
         lease: what was granted.
         heads: the head resource of each slice that has one, such as ``TPU-v6e-16-head``.
         patience_s: for Ray to place all of them.
+        wanted: asked about once a second whether to wait on.
     """
     groups: dict[str, PlacementGroup] = {}
     placed = False
@@ -112,7 +114,7 @@ def place(lease: Lease, heads: Mapping[str, str], patience_s: float) -> dict[str
         for planned in lease.slices:
             groups[planned.name] = _request(lease, planned, heads.get(planned.name))
         until = time.monotonic() + patience_s
-        placed = all(_wait(group, until) for group in groups.values())
+        placed = all(_wait(group, until, wanted) for group in groups.values())
     finally:
         if not placed:
             remove(groups.values())
@@ -130,9 +132,11 @@ def patience_s(request: Request, now_s: float) -> float:
     return max(_POLL_S, min(max(waited_s, FIRST_PATIENCE_S), PLACEMENT_PATIENCE_S, left_s))
 
 
-def _wait(group: PlacementGroup, until: float) -> bool:
-    left_s = max(_POLL_S, until - time.monotonic())
-    return bool(group.wait(math.ceil(left_s)))  # Ray cuts off what is not a whole second
+def _wait(group: PlacementGroup, until: float, wanted: Callable[[], bool]) -> bool:
+    while not group.wait(1):  # Ray cuts off what is not a whole second
+        if time.monotonic() >= until or not wanted():
+            return False
+    return True
 
 
 def remove(groups: Iterable[PlacementGroup]) -> None:
