@@ -12,6 +12,7 @@ import ray
 
 from raytpu.errors import Refused
 from raytpu.gang import ray_internals
+from raytpu.gang.placement import HOST_CPUS
 from raytpu.plan import SIMULATED_LABEL, SIMULATED_ZONE, HostState, Inventory, SliceState, natural_order
 from raytpu.topology import GENERATIONS, slice_shapes
 
@@ -110,14 +111,15 @@ def _chips_when_all_are_dead(generation: str | None, topology: str | None, hosts
 def _host_state(node: Mapping[str, Any], available: Mapping[str, Mapping[str, float]]) -> HostState:
     worker_id = node["Labels"].get(_WORKER_ID, "")
     node_id, alive = node["NodeID"], bool(node["Alive"])
-    free = available.get(node_id, {}).get("TPU", 0.0) if alive else 0.0
+    free = available.get(node_id, {}) if alive else {}
     return HostState(
         worker_id=int(worker_id) if worker_id.isdecimal() else None,
         node_id=node_id,
         address=node["NodeManagerAddress"],
         alive=alive,
         chips=int(node["Resources"].get("TPU", 0)) if alive else 0,
-        chips_free=int(free),
+        chips_free=int(free.get("TPU", 0.0)),
+        crowded=alive and free.get("CPU", 0.0) < HOST_CPUS,
     )
 
 

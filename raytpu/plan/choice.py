@@ -178,7 +178,7 @@ def _room(host: HostState, chips: int) -> bool:
     Any chip is one; several are when nothing is on the host but parts of the same size: others may have left
     gaps, and a job that the book does not know has chips that it does not know.
     """
-    if host.held_by is not None or host.chips_free < chips:
+    if host.held_by is not None or host.crowded or host.chips_free < chips:
         return False
     known = host.chips_free + sum(host.parts) == host.chips
     return chips == 1 or (known and all(part == chips for part in host.parts))

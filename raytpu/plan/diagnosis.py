@@ -84,7 +84,7 @@ def not_given(want: Slices, inventory: Inventory, tries: int) -> Diagnosis:
     return Diagnosis(
         sentence=f"need {describe(want)}: Ray was asked {times} for slices that it shows idle, and gave none",
         slices=diagnose(want, inventory).slices,
-        next_step="`ray status` shows what is short on their hosts, such as a CPU for each process",
+        next_step="`ray status` shows what is short on their hosts",
     )
 
 

@@ -42,6 +42,8 @@ class HostState:
     chips_free: int
     parts: tuple[int, ...] = ()
     """Chips of each part of this host that is known to be held, ascending."""
+    crowded: bool = False
+    """Ray has no CPU left there for the process that takes the chips."""
     held_by: str | None = None
     """Who holds all chips of this host as a part of the slice, in words; ``None`` when nobody is known to."""
     suspect: str | None = None
@@ -77,7 +79,7 @@ class SliceState:
     """Number of living hosts, when they have the worker ids from 0 on and all of their chips, none is
     suspect, and the slice has a name; else 0."""
     idle: bool = field(init=False, repr=False, compare=False)
-    """Whether nobody holds or uses any chip of a living host."""
+    """Whether nobody holds or uses any chip of a living host, and each has a CPU left for a process."""
 
     def __post_init__(self) -> None:
         alive = [host for host in self.hosts if host.alive]
@@ -86,7 +88,11 @@ class SliceState:
         sound = numbered and all(host.chips == self.chips_per_host and host.suspect is None for host in alive)
         object.__setattr__(self, "sound_hosts", len(alive) if sound else 0)
         object.__setattr__(
-            self, "idle", all(host.held_by is None and host.chips_free == host.chips for host in alive)
+            self,
+            "idle",
+            all(
+                host.held_by is None and host.chips_free == host.chips and not host.crowded for host in alive
+            ),
         )
 
     def vacated(self, worker_ids: Container[int | None] | None = None) -> SliceState:
@@ -94,7 +100,7 @@ class SliceState:
         return replace(
             self,
             hosts=tuple(
-                replace(host, chips_free=host.chips, parts=(), held_by=None)
+                replace(host, chips_free=host.chips, parts=(), crowded=False, held_by=None)
                 if worker_ids is None or host.worker_id in worker_ids
                 else host
                 for host in self.hosts

@@ -51,14 +51,17 @@ def seen_with(
 def _counted(state: SliceState, leases: Sequence[tuple[PlannedSlice, str]]) -> SliceState:
     """The slice with the use of its hosts as the ledger counts it; what Ray shows beyond that is somebody
     else's."""
-    shown = {host.worker_id: host.chips - host.chips_free for host in state.hosts if host.alive}
+    shown = {host.worker_id: host for host in state.hosts if host.alive}
     state = state.vacated({process.worker_id for planned, _ in leases for process in planned.processes})
     for planned, owner in leases:
         state = _taken(state, planned, owner)
 
     def with_others(host: HostState) -> HostState:
-        others = shown[host.worker_id] - sum(host.parts) if host.parts else 0
-        return replace(host, chips_free=max(0, host.chips_free - others)) if others > 0 else host
+        if not host.parts:
+            return host
+        before = shown[host.worker_id]
+        others = max(0, before.chips - before.chips_free - sum(host.parts))
+        return replace(host, chips_free=max(0, host.chips_free - others), crowded=before.crowded)
 
     return replace(state, hosts=tuple(with_others(host) for host in state.hosts))
 
@@ -84,7 +87,7 @@ def without_holder(inventory: Inventory, planned: PlannedSlice) -> Inventory:
         parts = list(host.parts)
         parts.remove(chips[host.worker_id])
         free = min(host.chips, host.chips_free + chips[host.worker_id])
-        return replace(host, held_by=None, parts=tuple(parts), chips_free=free)
+        return replace(host, held_by=None, crowded=False, parts=tuple(parts), chips_free=free)
 
     return inventory.with_slice(replace(state, hosts=tuple(give_back(host) for host in state.hosts)))
 

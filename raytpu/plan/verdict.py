@@ -260,6 +260,13 @@ def _busy(state: SliceState, shape: SliceShape) -> Iterator[Reason]:
                 f"{_named(host)} has {host.chips_free} of {host.chips} chips free",
                 "`raytpu slices` shows who has the others",
             )
+    crowded = [host for host in state.hosts if host.crowded and host.held_by is None and host.chips_free]
+    for host in crowded:
+        yield Reason(
+            "busy",
+            f"{_named(host)} has no CPU free, and a process takes one",
+            "end the tasks or actors that have them, or start Ray there with more --num-cpus",
+        )
 
 
 def _used_by_outsiders(hosts: list[HostState]) -> Iterator[Reason]:

@@ -36,6 +36,7 @@ def idle(nodes: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return {each["NodeID"]: dict(each["Resources"]) for each in nodes}
 
 
+WANT = Slices(generation="v6e", topology="2x4", chips_per_host=4)
 DEAD = {"Alive": False, "Resources": {}}
 HEAD = {
     "NodeID": "head",
@@ -55,6 +56,18 @@ def test_an_idle_slice_can_be_planned_on():
     )
 
     assert [process.address for process in plan.processes] == ["10.0.0.0", "10.0.0.1"]
+
+
+def test_a_host_whose_cpus_are_all_taken_is_not_idle():
+    """Data tasks fill every CPU of a cluster; a gang placed there waits for them, whatever else is idle."""
+    nodes = whole("slice-0") + whole("slice-1", 2)
+    available = idle(nodes)
+    del available["node0001"]["CPU"]
+
+    plan = plan_gang(WANT, inventory_of_nodes(nodes, available))
+    assert {process.slice_name for process in plan.processes} == {"slice-1"}
+    with pytest.raises(Unplaceable, match="slice-0: host 1 has no CPU free, and a process takes one"):
+        plan_gang(WANT, inventory_of_nodes(nodes[:2], available))
 
 
 def test_a_node_that_is_listed_without_tpu_has_none_free():
