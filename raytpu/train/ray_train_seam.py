@@ -13,6 +13,8 @@ controller exists. What joins the two:
 ``TrainController.worker_group_cls``           a class attribute: names the worker group above
 ``DataParallelTrainer._initialize_and_run_…``  starts that controller and watches it while it runs
 ``DataParallelTrainer._create_default_…``      without the cleaner that would remove the gang's group
+``CHECKPOINT_MANAGER_SNAPSHOT_FILENAME``       deleted before a start: it names checkpoints of earlier starts
+                                               that the store has deleted since, and Ray refuses such a run
 ``RayTrainWorker``                             base of the adopted actors
 =============================================  ======================================================
 
@@ -31,7 +33,10 @@ from ray.train import Checkpoint as RayCheckpoint
 from ray.train import Result, RunConfig, ScalingConfig
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.constants import (
+    CHECKPOINT_MANAGER_SNAPSHOT_FILENAME,
+    get_env_vars_to_propagate,
+)
 from ray.train.v2._internal.execution.context import DistributedContext
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
@@ -46,6 +51,7 @@ from raytpu.errors import DeadlineExceeded
 from raytpu.gang import Host
 from raytpu.gang.placement import HOST_CPUS
 from raytpu.gang.release import RELEASE_S, within_s
+from raytpu.record.storage import delete_file, join_url
 from raytpu.train.host_process import HostProcess, this_process
 
 POLL_S = 0.5
@@ -199,6 +205,9 @@ def gang_trainer(
     dataset_config: Any = None,
 ) -> GangTrainer:
     """Ray Train's trainer that runs ``train_function`` on every host of a held gang."""
+    delete_file(
+        join_url(str(run_config.storage_path), str(run_config.name), CHECKPOINT_MANAGER_SNAPSHOT_FILENAME)
+    )
     chips = hosts[0].assignment.chips
     return GangTrainer(
         watch=watch,

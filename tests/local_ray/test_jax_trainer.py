@@ -91,7 +91,7 @@ def test_a_preempted_run_saves_its_last_step_and_goes_on_from_there(tmp_path: Pa
             train_loop_config={"steps": steps},
             slices=SLICES,
             mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
-            checkpoint=Checkpoint(path=str(tmp_path), every_steps=100_000, keep=2),
+            checkpoint=Checkpoint(path=str(tmp_path), every_steps=100_000, keep=1),
             run_config=RunConfig(name="batch"),
         )
 
@@ -122,6 +122,7 @@ def test_a_preempted_run_saves_its_last_step_and_goes_on_from_there(tmp_path: Pa
     saved = int(str(ending.value).split("step ")[1].split()[0])
     assert saved > 3
 
+    trainer(saved + 1).fit()  # with it, the first checkpoint is deleted, which Ray Train knew of
     second = trainer(saved + 2).fit()
 
     assert second.metrics["total"] == 16 * (saved + 1)
