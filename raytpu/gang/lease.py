@@ -263,17 +263,19 @@ class Lease:
         return connection
 
     def _read(self, connection: Connection) -> None:
-        heard_s = time.monotonic()
+        heard_s = beat_s = time.monotonic()
         while self._over is None and self._refusal is None:
-            if not connection.poll(stream.BEAT_S):
-                if time.monotonic() - heard_s > ANSWER_S:
-                    raise OSError("the book is silent")
+            # Not only on an idle stream: to a book that talks all the time its owner would seem silent.
+            if time.monotonic() - beat_s >= stream.BEAT_S:
+                beat_s = time.monotonic()
                 with self._sending:
                     connection.send(stream.Beat())
-                continue
-            message = connection.recv()
-            heard_s, self._absent_since_s = time.monotonic(), None
-            self._take(message)
+            if connection.poll(max(0.0, beat_s + stream.BEAT_S - time.monotonic())):
+                message = connection.recv()
+                heard_s, self._absent_since_s = time.monotonic(), None
+                self._take(message)
+            elif time.monotonic() - heard_s > ANSWER_S:
+                raise OSError("the book is silent")
 
     def _take(self, message: Any) -> None:
         with self._changed:

@@ -25,7 +25,7 @@ SEND_S = 2.0
 """For the other side to take a message; a frozen one is not waited for longer."""
 
 BEAT_S = 1.0
-"""Between two signs of life on an idle stream."""
+"""Between two signs of life of an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,28 @@ def test_who_waits_is_served_in_order_and_learns_why_it_waits():
     assert any(reason.startswith("large: ") for reason in reasons)
 
 
+def test_who_is_told_all_the_time_why_it_waits_does_not_count_as_silent():
+    """Owners beat once a second; those in a busy queue, who hear more often, once did not."""
+    held: list[bool] = []
+
+    def wait() -> None:
+        with hold(slices(3), owner="patient", silence_s=3) as lease:
+            lease.wait_for_change(1)
+            lease.check()
+            held.append(True)
+
+    with hold(slices(1), owner="first"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until = time.monotonic() + 4.5
+        while time.monotonic() < until:  # each time, the reason changes for which the other one waits
+            ray.get(open_book().quarantine.remote("slice-2", f"at {time.monotonic()}"))
+            time.sleep(0.4)
+            ray.get(open_book().lift.remote("slice-2"))
+    thread.join(30)
+    assert held == [True]
+
+
 def test_a_request_ends_at_its_deadline_with_a_reason_for_each_slice():
     with hold(slices(3), owner="first"):
         began = time.monotonic()
