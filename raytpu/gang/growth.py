@@ -46,7 +46,7 @@ SERVED_S = 30.0
 """After a demand was placed, until there is another one for the same request: the book has seen the slice
 before that, and gives it."""
 
-HEAR_S = 1.0
+HEAR_S = 0.5
 """Between two questions to the GCS, which answers with the state of every node; longer where that takes time,
 so that it is 5 % of the book's time at most."""
 
@@ -147,14 +147,12 @@ class Growth:
         if standing is None:
             return ""
         demand = standing.demand
-        if not demand.coming:
-            return f"Ray's autoscaler is asked for {_more(demand)}"
-        words = f"Ray's autoscaler brings up {_more(demand)}"
         hosts = demand.shape.hosts
+        words = f"Ray's autoscaler {'brings up' if demand.coming else 'is asked for'} {_more(demand)}"
         if hosts > LAUNCHED_AT_ONCE and not (self._state is not None and self._state.starting):
             return (
-                f"{words}, if AUTOSCALER_MAX_CONCURRENT_LAUNCHES in its environment is {hosts} or more "
-                f"({LAUNCHED_AT_ONCE} by default): it launches slices as a whole"
+                f"{words}, which come if AUTOSCALER_MAX_CONCURRENT_LAUNCHES in its environment is {hosts} or "
+                f"more ({LAUNCHED_AT_ONCE} by default)"
             )
         return f"{words}, but nodes that it requested do not come (`ray status`)" if self._stuck else words
 
@@ -263,10 +261,11 @@ class Growth:
                     self._rule_out(
                         demand, f"no answer from Ray's autoscaler for {SILENT_S:.0f} s", ASK_AGAIN_S
                     )
-            elif answer and demand.asked:
-                self._show(accepted(demand), inventory, now_s)
             elif not answer:
                 self._refused(standing, inventory, now_s)
+            elif demand.asked:
+                if self._launched(demand, inventory):
+                    self._show(accepted(demand), inventory, now_s)
             elif self._missed(standing, inventory, now_s):
                 self._withdraw(request_id)
 
@@ -279,6 +278,15 @@ class Growth:
         if standing.shown is None or self._state.worked_on <= standing.shown:
             return None
         return group_id not in self._state.refused
+
+    def _launched(self, demand: Demand, inventory: Inventory) -> bool:
+        """Whether there is a machine for every node that the autoscaler has requested.
+
+        A launch can fail after it was agreed to: KubeRay's does while pods of any group are being deleted.
+        The next pass tries again, and must find the demand unchanged.
+        """
+        assert self._state is not None
+        return not self._state.requested or (not demand.coming and bool(arriving(demand, inventory)))
 
     def _refused(self, standing: _Standing, inventory: Inventory, now_s: float) -> None:
         demand = standing.demand
