@@ -26,7 +26,7 @@ from raytpu.plan.book_view import BookView
 from raytpu.plan.growth import shortfalls
 from raytpu.plan.ledger import Lease, Quarantine
 from raytpu.plan.occupancy import seen_with
-from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
+from raytpu.plan.queue import End, Grant, Preempt, Recall, Refuse, Wait, decide
 
 LOOK_S = 1.0
 """How old the view of the cluster may be when somebody waits."""
@@ -234,12 +234,7 @@ class Bookkeeper:
 
     def _watch(self) -> None:
         """Which raylets are asked: of everything held, of what is under suspicion or claimed twice."""
-        held = {
-            process.node_id
-            for lease in self._ledger.leases
-            for planned in lease.slices
-            for process in planned.processes
-        }
+        held = {process.node_id for lease in self._ledger.leases for process in lease.plan.processes}
         alive = self._view.raylets
         asked = held | self._suspects.keys() | self._view.contested
         self._health.watch({node: alive[node] for node in asked if node in alive})
@@ -287,11 +282,12 @@ class Bookkeeper:
         self._removing.discard(lease_id)
         lease = self._ledger.lease(lease_id)
         if lease is not None and lease.state == "ending":
-            self._ledger = entries.without_lease(self._ledger, lease_id)
+            self._ledger = entries.given_back(self._ledger, lease_id)
             until = time.monotonic() + SETTLE_S
             self._settling |= {planned.name: until for planned in lease.slices}
-            self._tell(lease_id, stream.Done())
-            self._callers.pop(lease_id, None)
+            if self._ledger.request(lease_id) is None:
+                self._tell(lease_id, stream.Done())
+                self._callers.pop(lease_id, None)
 
     def _tell_granted(self, lease: Lease) -> None:
         self._tell(lease.id, stream.Granted(lease=lease, groups=self._holdings.ids_of(lease.id)))
@@ -319,6 +315,8 @@ class Bookkeeper:
                 case Preempt(lease=lease, notice=notice):
                     self._ledger = entries.noticed(self._ledger, lease.id, notice)
                     self._tell(lease.id, stream.Noticed(by=notice.by, seconds=notice.until_s - now_s))
+                case Recall(lease=lease):
+                    self._ledger = entries.recalled(self._ledger, lease.id)
                 case Refuse(request=request, error=error):
                     self._ledger = entries.without_request(self._ledger, request.id)
                     refusal = self._growth.told(Diagnosis.of(error), request.id).refusal()

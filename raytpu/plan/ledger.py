@@ -62,6 +62,8 @@ class Lease:
     since_s: float
     state: Literal["placing", "held", "ending"] = "placing"
     """``placing``: granted, and Ray is asked for the hosts. ``ending``: over, and Ray takes them back."""
+    recalled: bool = False
+    """Ending before its owner has heard of it: its request waits again when Ray has the hosts back."""
     notice: Notice | None = None
     gone_since_s: float | None = None
     """When the owner ended or fell silent; ``None`` while it is there."""
@@ -186,14 +188,34 @@ def unplaced(ledger: Ledger, lease_id: str) -> Ledger:
     lease = ledger.lease(lease_id)
     if lease is None:
         return ledger
-    again = replace(lease.request, tries=lease.request.tries + 1)
-    waiting = sorted((*ledger.requests, again), key=lambda request: request.arrived)
-    return replace(without_lease(ledger, lease_id), requests=tuple(waiting))
+    return _requeued(ledger, lease, replace(lease.request, tries=lease.request.tries + 1))
+
+
+def _requeued(ledger: Ledger, lease: Lease, request: Request) -> Ledger:
+    """The lease has become a request again; an owner that is gone waits for nothing."""
+    after = without_lease(ledger, lease.id)
+    if lease.gone_since_s is not None:
+        return after
+    waiting = sorted((*ledger.requests, request), key=lambda each: each.arrived)
+    return replace(after, requests=tuple(waiting))
 
 
 def ending(ledger: Ledger, lease_id: str) -> Ledger:
     """The lease is over, and its slices come back; an unknown one changes nothing."""
-    return _changed(ledger, lease_id, lambda lease: replace(lease, state="ending"))
+    return _changed(ledger, lease_id, lambda lease: replace(lease, state="ending", recalled=False))
+
+
+def recalled(ledger: Ledger, lease_id: str) -> Ledger:
+    """The grant is taken back before its owner has heard of it."""
+    return _changed(ledger, lease_id, lambda lease: replace(lease, state="ending", recalled=True))
+
+
+def given_back(ledger: Ledger, lease_id: str) -> Ledger:
+    """Ray has every host of an ending lease: it is gone, or its request waits again."""
+    lease = ledger.lease(lease_id)
+    if lease is not None and lease.recalled:
+        return _requeued(ledger, lease, lease.request)
+    return without_lease(ledger, lease_id)
 
 
 def without_lease(ledger: Ledger, lease_id: str) -> Ledger:

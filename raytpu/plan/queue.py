@@ -9,7 +9,8 @@ The rule of the queue:
 * A blocked request may preempt leases of a lower priority, whole ones only and only if that makes it fit: one
   lease if one is enough, else as few as the search below finds; lowest priority first, youngest first. Each
   holder gets a notice and the time to save that it declared; then its lease ends. A notice is final: whoever
-  got it may have stopped its work by the time that the slices are no longer needed.
+  got it may have stopped its work by the time that the slices are no longer needed. What Ray has not yet
+  given to its holder is taken back at once, and waits again.
 """
 
 from __future__ import annotations
@@ -60,6 +61,15 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """A grant of which the holder has not heard is taken back; its request waits again."""
+
+    lease: Lease
+    by: str
+    """Owner of the request that needs the slices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The lease ends now, whatever its owner thinks."""
 
@@ -67,7 +77,7 @@ class End:
     reason: str
 
 
-Decision = Grant | Refuse | Wait | Preempt | End
+Decision = Grant | Refuse | Wait | Preempt | Recall | End
 
 
 def decide(
@@ -154,14 +164,14 @@ class _Queue:
             self._soon, self._served = self._later(self._told)
         else:
             self._soon, self._served = after, self._served | served
-        notices: list[Decision] = [
-            Preempt(
-                lease=lease,
-                notice=Notice(by=request.owner, until_s=self._now_s + lease.request.save_s),
-            )
-            for lease in victims
-        ]
+        notices = [self._notice(lease, request) for lease in victims]
         return [*notices, Wait(request=request, diagnosis=Diagnosis.of(refusal), ahead=ahead)]
+
+    def _notice(self, lease: Lease, request: Request) -> Preempt | Recall:
+        if lease.state == "placing":
+            return Recall(lease=lease, by=request.owner)
+        until_s = self._now_s + lease.request.save_s
+        return Preempt(lease=lease, notice=Notice(by=request.owner, until_s=until_s))
 
     def _fewest(self, request: Request) -> list[Lease]:
         """Whole leases of lower priority whose end makes ``request`` fit; none when nothing does."""

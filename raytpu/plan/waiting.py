@@ -10,7 +10,7 @@ from raytpu.plan.book_view import BookView
 from raytpu.plan.diagnosis import Diagnosis, describe, diagnose
 from raytpu.plan.gang import GangPlan
 from raytpu.plan.ledger import Lease, Request
-from raytpu.plan.queue import Grant, Preempt, Refuse, Wait, decide, in_turn
+from raytpu.plan.queue import Grant, Preempt, Recall, Refuse, Wait, decide, in_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def _line(view: BookView, growable: Set[str]) -> Iterator[Waiting]:
     told: list[Lease] = []
     for decision in decide(view.ledger, view.inventory, view.now_s, growable=growable):
         match decision:
-            case Preempt(lease=lease):  # comes before the wait of the request that it is for
+            case Preempt(lease=lease) | Recall(lease=lease):  # before the wait of the request that it is for
                 told.append(lease)
             case Wait(request=request, diagnosis=diagnosis):
                 yield Waiting(

@@ -141,10 +141,7 @@ class Soak:
         # Who still waits has its deadline first.
         longest_s = max((asked.timeout_s for asked in self.history.asked.values()), default=0)
         await_true("everybody to be served or refused", lambda: not view().ledger.requests, longest_s + 30)
-        for owner in self._owners:
-            for key in list(owner.keys):
-                owner.tell(do="release", key=key)
-        await_true("nothing to be held", lambda: not view().ledger.leases, 30)
+        await_true("nothing to be held", self._nothing_is_held, 40)
         self._over.set()
         for thread in self._lookers:
             thread.join(30)
@@ -153,6 +150,12 @@ class Soak:
             owner.kill()
         said = Counter(each["event"] for each in self.history.said)
         print(f"done: {self._counts}; said: {dict(said)}; {len(self.history.seen)} looks", flush=True)
+
+    def _nothing_is_held(self) -> bool:
+        for owner in self._owners:
+            for key in list(owner.keys):
+                owner.tell(do="release", key=key)
+        return not view().ledger.leases
 
     # -- operations ------------------------------------------------------------------------------------
 

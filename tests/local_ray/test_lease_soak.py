@@ -42,10 +42,13 @@ def check(cluster: SimulatedCluster, seed: int, steps: int, weights: dict[str, i
     print(f"RAYTPU_SOAK_SEED={seed}", flush=True)
     soak = Soak(cluster, owners)
     soak.run(schedule(seed, steps, weights, longest_wait_s=0.6))
-    soak.finish()
-    violations = soak.history.violations()
-    if violations:
-        print(soak.history.story(), *violations, sep="\n", flush=True)
+    violations: list[str] | None = None
+    try:
+        soak.finish()
+        violations = soak.history.violations()
+    finally:
+        if violations != []:
+            print(soak.history.story(), *(violations or ()), sep="\n", flush=True)
     assert violations == [], f"RAYTPU_SOAK_SEED={seed}"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raytpu.plan import GangPlan, HostState, Inventory, PlannedSlice, SliceState
+from raytpu.plan.ledger import Request
 from raytpu.spec import Slices
 
 
@@ -48,6 +49,18 @@ PARTS: dict[tuple[Kind, Kind], list[tuple[int, ...]]] = {
 """Worker ids of each part, by the kind of the part and of the slice."""
 
 STOCK = "a job that the book does not know"
+
+
+@dataclass
+class Held:
+    """What the reference knows of a lease."""
+
+    request: Request
+    slices: set[str]
+    state: str = "placing"
+    told_until_s: float | None = None
+    gone_since_s: float | None = None
+    recalled: bool = False
 
 
 @dataclass

@@ -11,7 +11,7 @@ from raytpu.plan import Inventory, plan_gang
 from raytpu.plan import ledger as entries
 from raytpu.plan.ledger import Lease, Ledger, Notice, Quarantine
 from raytpu.plan.occupancy import seen_with
-from raytpu.plan.queue import End, Grant, Preempt, Refuse, Wait, decide
+from raytpu.plan.queue import End, Grant, Preempt, Recall, Refuse, Wait, decide
 from tests.plan.builders import host, slice_state, slices
 from tests.plan.ledgers import holding, inventory, queue_of, request
 
@@ -268,6 +268,26 @@ def test_what_ray_does_not_give_is_not_tried_again_after_the_deadline():
     [refuse] = decided(ledger, inventory(1), now_s=10.0)
     assert isinstance(refuse, Refuse)
     assert "Ray was asked once for slices that it shows idle, and gave none" in str(refuse.error)
+
+
+def test_a_grant_that_its_owner_has_not_heard_of_is_recalled_and_waits_again():
+    """Its ``hold`` must not end with the news that what it never had was taken back."""
+    ledger = queue_of(request("early"))
+    ledger = entries.granted(ledger, "early", plan_gang(slices(), inventory(1)), 1.0)
+    ledger = queue_of(request("urgent", priority=1), ledger=ledger)
+
+    [recall] = [each for each in decided(ledger, inventory(1)) if isinstance(each, Recall)]
+    assert (recall.lease.owner, recall.by) == ("early", "urgent")
+    ledger = entries.given_back(entries.recalled(ledger, "early"), "early")
+
+    assert granted_to(decided(ledger, inventory(1))) == {"urgent": ["slice-0"]}
+    assert [each.owner for each in ledger.requests] == ["early", "urgent"]
+
+
+def test_what_could_not_be_placed_for_an_owner_that_is_gone_does_not_wait_again():
+    ledger = entries.granted(queue_of(request("gone")), "gone", plan_gang(slices(), inventory(1)), 1.0)
+
+    assert entries.unplaced(entries.owner_gone(ledger, "gone", 2.0), "gone").requests == ()
 
 
 def test_a_lease_loses_a_slice_and_goes_on_and_is_over_without_its_last():
