@@ -32,6 +32,7 @@ from raytpu.plan.growth import (
     first_demand,
     refused,
     slices_at_once,
+    taken,
 )
 from raytpu.plan.ledger import Request
 from raytpu.topology import SliceShape
@@ -304,13 +305,14 @@ class Growth:
             )
 
     def _missed(self, standing: _Standing, inventory: Inventory, now_s: float) -> bool:
-        """Whether what was accepted is neither on its way nor there, for a while already."""
+        """Whether what was accepted is neither on its way nor there, or has gone to somebody else."""
         assert self._state is not None
         if self._state.requested or self._state.starting or arriving(standing.demand, inventory):
             standing.missed_since_s = None
-        elif standing.missed_since_s is None:
+            return False
+        if standing.missed_since_s is None:
             standing.missed_since_s = now_s
-        return standing.missed_since_s is not None and now_s - standing.missed_since_s > LOST_S
+        return taken(standing.demand, inventory) or now_s - standing.missed_since_s > LOST_S
 
     def _ruling(self, shape: SliceShape, slices: int) -> _Ruling | None:
         now_s = time.monotonic()

@@ -23,7 +23,7 @@ How autoscaler v2 and its KubeRay provider work (Ray 2.60.0; read in ``autoscale
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 from raytpu.plan.choice import choose, own_shape, wish
@@ -72,10 +72,8 @@ def shortfalls(
     """
     want = request.want
     if never_fits(want, inventory) is None:
-        later = inventory
         given_back = [lease for lease in ledger.leases if lease.notice is not None or lease.state == "ending"]
-        for planned in (planned for lease in given_back for planned in lease.slices):
-            later = without_holder(later, planned)
+        later = without_holder(inventory, [planned for lease in given_back for planned in lease.slices])
         soon = choose(wish(want, later), later.in_order())
         if now_s - request.arrived_s < GROW_AFTER_S or len(soon) >= want.least:
             return ()
@@ -164,15 +162,21 @@ def refused(demand: Demand) -> Demand | None:
 
 
 def arriving(demand: Demand, inventory: Inventory) -> tuple[SliceState, ...]:
-    """New slices of the demanded kind of which at least one host is there."""
-    return tuple(
-        state
-        for state in inventory.slices
-        if state.name not in demand.known
-        and any(host.alive for host in state.hosts)
-        and (own := own_shape(state)) is not None
-        and own.ray_pod_type == demand.shape.ray_pod_type
-    )
+    """New slices of the demanded kind of which at least one host is there, and that nobody holds."""
+    return tuple(state for state in _new_ones(demand, inventory) if state.held_by is None)
+
+
+def taken(demand: Demand, inventory: Inventory) -> bool:
+    """Whether somebody else, who came first, has got a new slice of the demanded kind."""
+    return any(state.held_by is not None for state in _new_ones(demand, inventory))
+
+
+def _new_ones(demand: Demand, inventory: Inventory) -> Iterator[SliceState]:
+    for state in inventory.slices:
+        if state.name not in demand.known and any(host.alive for host in state.hosts):
+            own = own_shape(state)
+            if own is not None and own.ray_pod_type == demand.shape.ray_pod_type:
+                yield state
 
 
 def changeling(demand: Demand, inventory: Inventory, awaited: Set[SliceShape]) -> SliceState | None:

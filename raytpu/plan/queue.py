@@ -15,16 +15,21 @@ The rule of the queue:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from itertools import islice
 
 from raytpu.errors import Unplaceable
-from raytpu.plan.choice import wish
+from raytpu.plan.choice import choose, wish
 from raytpu.plan.diagnosis import Diagnosis, never_fits, not_given
 from raytpu.plan.gang import GangPlan, gang_if_it_fits, plan_gang
 from raytpu.plan.inventory import Inventory
 from raytpu.plan.ledger import Lease, Ledger, Notice, Request
 from raytpu.plan.occupancy import kept_for, with_holder, without_holder
+
+TRIES = 64
+"""Leases that are looked at one by one when somebody is to be preempted, each for a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +179,10 @@ class _Queue:
         return Preempt(lease=lease, notice=Notice(by=request.owner, until_s=until_s))
 
     def _fewest(self, request: Request) -> list[Lease]:
-        """Whole leases of lower priority whose end makes ``request`` fit; none when nothing does."""
+        """Whole leases of lower priority whose end makes ``request`` fit; none when nothing does.
+
+        Exact while there are few to choose from; of hundreds, ``TRIES`` bounds how many are tried one by one.
+        """
         lower = [
             lease
             for lease in self._ledger.leases
@@ -183,16 +191,33 @@ class _Queue:
         lower.sort(key=lambda lease: (lease.request.priority, -lease.since_s, lease.id))
         if not lower or not self._enough(request, lower):
             return []
-        for lease in lower:
+        for lease in islice(self._single(request, lower), TRIES):
             if self._enough(request, [lease]):
                 return [lease]
+        # Of those who go first, as few as are enough together.
+        number = bisect_left(
+            range(len(lower)), True, key=lambda last: self._enough(request, lower[: last + 1])
+        )
+        needed = lower[: number + 1]
+        if not self._enough(request, needed):
+            needed = lower
         # Spare one lease after the other, the highest and oldest first, while the rest is still enough.
-        needed = lower
-        for lease in reversed(lower):
+        for lease in needed[: -TRIES - 1 : -1]:
             rest = [each for each in needed if each is not lease]
             if self._enough(request, rest):
                 needed = rest
         return needed
+
+    def _single(self, request: Request, leases: list[Lease]) -> Iterator[Lease]:
+        """Those that have as many slices that would do as are lacking."""
+        wished = wish(request.want, self._soon)
+        lacking = request.want.least - len(choose(wished, self._soon.in_order()))
+        states = {state.name: state for state in self._soon.slices}
+        for lease in leases:
+            known = [states[planned.name] for planned in lease.slices if planned.name in states]
+            fitting = [state for state in known if any(wished.fits(state, shape) for shape in wished.shapes)]
+            if len(fitting) >= lacking:
+                yield lease
 
     def _enough(self, request: Request, leases: list[Lease]) -> bool:
         """Whether ``request`` is served once these leases are gone as well, and still everybody before it."""
@@ -219,9 +244,7 @@ def _passed(requests: Iterable[Request], inventory: Inventory) -> tuple[Inventor
 
 
 def _with_plan(inventory: Inventory, plan: GangPlan, request: Request) -> Inventory:
-    for planned in plan.slices:
-        inventory = with_holder(inventory, planned, request.owner)
-    return inventory
+    return with_holder(inventory, plan.slices, request.owner)
 
 
 def _claimed(inventory: Inventory, request: Request) -> Inventory:
@@ -232,8 +255,5 @@ def _claimed(inventory: Inventory, request: Request) -> Inventory:
 
 def _without_leases(inventory: Inventory, ledger: Ledger, lease_ids: Set[str]) -> Inventory:
     """The inventory as it would be without these leases."""
-    for lease in ledger.leases:
-        if lease.id in lease_ids:
-            for planned in lease.slices:
-                inventory = without_holder(inventory, planned)
-    return inventory
+    gone = [lease for lease in ledger.leases if lease.id in lease_ids]
+    return without_holder(inventory, [planned for lease in gone for planned in lease.slices])

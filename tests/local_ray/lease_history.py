@@ -54,8 +54,8 @@ class History:
     said: list[dict[str, Any]] = field(default_factory=list)
     killed: dict[int, float] = field(default_factory=dict)
     """When each owner was killed."""
-    books_killed: dict[int, float] = field(default_factory=dict)
-    """By the id of the process."""
+    books_hit: list[tuple[float, str]] = field(default_factory=list)
+    """When a book was killed or stopped, in words."""
     down: list[tuple[str, float, float]] = field(default_factory=list)
     """Slice, and from when until when a host of it was down."""
     seen: list[Seen] = field(default_factory=list)
@@ -77,7 +77,7 @@ class History:
         lines = [(each["at_s"], f"{each['key']} {each['event']} {_rest(each)}") for each in self.said]
         lines += [(at_s, f"o{number} killed") for number, at_s in self.killed.items()]
         lines += [(lost, f"{name} down until {up:.1f}") for name, lost, up in self.down]
-        lines += [(at_s, f"book {pid} killed") for pid, at_s in self.books_killed.items()]
+        lines += self.books_hit
         return "\n".join(f"{at_s:9.2f}  {text}" for at_s, text in sorted(lines))
 
     # -- the rules -------------------------------------------------------------------------------------
@@ -183,13 +183,16 @@ class History:
         for before, after in itertools.pairwise(self.seen):
             stayed = set(before.waiting) & set(after.waiting)
             arrived = {key: (-priority, number) for key, priority, number, _ in before.waiting}
-            for key in after.held.keys() - before.held.keys():
-                asked = self.asked[key]
-                place = arrived.get(key, (-asked.priority, float("inf")))
+            served = [self.asked[key] for key in after.held.keys() - before.held.keys()]
+            highest = max((asked.priority for asked in served), default=0)
+            for asked in served:
+                place = arrived.get(asked.key, (-asked.priority, float("inf")))
                 for other, priority, number, _ in stayed:
+                    if priority < highest:
+                        continue  # it may have been served, and recalled for the one of higher priority
                     ahead = (-priority, number) < place
                     if ahead and self.asked[other].topology == asked.topology:
-                        yield f"at {after.at_s:.1f} {key} overtook {other} and got {sorted(after.held[key])}"
+                        yield f"at {after.at_s:.1f} {asked.key} overtook {other}"
 
     def _idle_while_wanted(self) -> Iterator[str]:
         since: dict[str, float] = {}

@@ -204,12 +204,25 @@ class Soak:
         return f"o{owner.number}"
 
     def _kill_book(self, _: Step) -> str:
+        return self._signal_book(signal.SIGKILL)
+
+    def _stop_book(self, step: Step) -> str:
+        """For longer than the silence that it would take for the death of an owner."""
+        seconds = step.chance.uniform(2, 7)
+        pid = self._signal_book(signal.SIGSTOP)
+        if pid:
+            waking = threading.Timer(seconds, wake, (int(pid),))
+            waking.start()
+            self._repairs.append(waking)
+        return f"{pid} for {seconds:.1f} s"
+
+    def _signal_book(self, what: signal.Signals) -> str:
         try:
             pid = ray.get(open_book().pid.remote(), timeout=30)
-            os.kill(pid, signal.SIGKILL)
-            self.history.books_killed[pid] = time.monotonic()
+            os.kill(pid, what)
         except (RayActorError, ProcessLookupError):
-            return "is not there"
+            return ""
+        self.history.books_hit.append((time.monotonic(), f"{what.name} to book {pid}"))
         return str(pid)
 
     def _lose_host(self, step: Step) -> str:
@@ -278,6 +291,11 @@ class Soak:
 
     def _see_groups(self) -> None:
         self.history.groups.append((time.monotonic(), frozenset(group_names())))
+
+
+def wake(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it was killed
+        os.kill(pid, signal.SIGCONT)
 
 
 def view() -> BookView:

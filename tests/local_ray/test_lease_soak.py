@@ -24,7 +24,8 @@ EVERYTHING = {
     "release": 32,
     "kill_owner": 4,
     "lose_host": 5,
-    "kill_book": 4,
+    "kill_book": 3,
+    "stop_book": 1,
     "quarantine": 5,
 }
 BOOK_DIES = {"acquire": 50, "release": 35, "kill_book": 15}

@@ -13,12 +13,14 @@ from raytpu.plan.growth import (
     Demand,
     Shortfall,
     accepted,
+    arriving,
     changeling,
     continued,
     first_demand,
     refused,
     shortfalls,
     slices_at_once,
+    taken,
 )
 from raytpu.plan.ledger import Ledger, Notice, Request
 from raytpu.plan.occupancy import seen_with
@@ -189,6 +191,16 @@ def test_a_slice_of_the_same_pod_type_and_another_shape_is_noticed():
     assert changeling(demand, came, set()) == eight
     assert changeling(demand, came, {slice_shape("v6e", "2x4", 8)}) is None, "somebody else waits for it"
     assert changeling(demand, whole("ab"), set()) is None
+
+
+def test_a_new_slice_that_an_earlier_request_got_does_not_count_as_coming():
+    """Nothing fits the demand any more, and the autoscaler would make its own guess at what is missing."""
+    demand = accepted(begun(one_lack(), whole("a")))
+    before_it = Inventory(slices=(slice_state("a"), slice_state("new", held_by="somebody")))
+
+    assert taken(demand, before_it)
+    assert arriving(demand, before_it) == ()
+    assert not taken(demand, cluster("a", held_by="somebody")), "it was there before"
 
 
 def test_diagnosis_and_shortfall_agree_on_what_is_usable():
