@@ -1,0 +1,145 @@
+"""Replicas commit a step on all or on none, whoever dies and when: the protocol, model-checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from raytpu.plan.replica_messages import Committed
+from tests.plan.replica_world import SimHost, World
+
+SOAK_EXAMPLES = int(os.environ.get("RAYTPU_SOAK_EXAMPLES", "1500"))
+
+PICKS = st.integers(0, 999)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def one_of(things: Sequence[Any], pick: int) -> Any:
+    return things[pick % len(things)]
+
+
+def some(what: Callable[[Replicas], Sequence[Any]]) -> Callable[[Any], Any]:
+    """Only when there is one to choose, and the run is not over."""
+    return precondition(lambda replicas: replicas.goes_on() and bool(what(replicas)))
+
+
+def living(replicas: Replicas) -> list[SimHost]:
+    return [host for host in replicas.world.hosts.values() if host.alive]
+
+
+def told_of_a_commit(replicas: Replicas) -> list[SimHost]:
+    return [
+        host for host in living(replicas) if any(isinstance(message, Committed) for message in host.inbox)
+    ]
+
+
+class Replicas(RuleBasedStateMachine):
+    """Every order of messages, with deaths of hosts and of coordinators between any two."""
+
+    @initialize(founders=st.integers(1, 3), hosts=st.integers(1, 2), least=st.integers(1, 2))
+    def start(self, founders: int, hosts: int, least: int) -> None:
+        self.world = World(founders, hosts, least)
+
+    def goes_on(self) -> bool:
+        return self.world.state.over is None
+
+    @rule(seed=SEEDS, actions=st.integers(1, 80))
+    def they_work(self, seed: int, actions: int) -> None:
+        self.world.run(Random(seed), actions)
+
+    @rule(seed=SEEDS)
+    def they_work_until_a_commit_is_under_way(self, seed: int) -> None:
+        self.world.run(Random(seed), 300, until=lambda: bool(told_of_a_commit(self)))
+
+    @some(living)
+    @rule(pick=PICKS)
+    def a_host_dies(self, pick: int) -> None:
+        self.world.kill(one_of(living(self), pick))
+
+    @some(told_of_a_commit)
+    @rule(pick=PICKS)
+    def a_host_dies_before_it_applies(self, pick: int) -> None:
+        self.world.kill(one_of(told_of_a_commit(self), pick))
+
+    @some(lambda replicas: replicas.world.broken())
+    @rule(pick=PICKS)
+    def a_loss_is_noticed(self, pick: int) -> None:
+        self.world.declare_lost(one_of(self.world.broken(), pick))
+
+    @some(lambda replicas: replicas.world.healthy() if len(replicas.world.ever_lost) < 4 else [])
+    @rule(pick=PICKS)
+    def a_frozen_member_is_taken_for_lost(self, pick: int) -> None:
+        self.world.declare_lost(one_of(self.world.healthy(), pick))
+
+    @precondition(lambda replicas: replicas.goes_on() and len(replicas.world.healthy()) < 4)
+    @rule()
+    def a_member_starts(self) -> None:
+        self.world.start_member()
+
+    @some(living)
+    @rule(pick=PICKS)
+    def a_connection_breaks(self, pick: int) -> None:
+        self.world.break_connection(one_of(living(self), pick))
+
+    @precondition(lambda replicas: replicas.goes_on())
+    @rule(old_record=st.booleans())
+    def the_coordinator_dies(self, old_record: bool) -> None:
+        self.world.kill_coordinator(old_record=old_record)
+
+    @invariant()
+    def the_states_are_right(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        """From wherever this led, two more steps are committed once nobody dies any more."""
+        if not hasattr(self, "world"):
+            return
+        world, seen = self.world, set(self.world.views)
+        last = max((view.step for view in world.records[-1:]), default=1)
+
+        def done() -> bool:
+            view = world.state.view
+            now = world.state.over is not None or (view is not None and view.step >= last + 2)
+            return now and (world.state.over is not None or set(world.views) > seen)
+
+        world.run_fairly(done)
+
+
+def run(examples: int, steps: int, *, derandomize: bool) -> None:
+    run_state_machine_as_test(
+        Replicas,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=derandomize,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.timeout(120)
+def test_replicas_agree_whatever_happens():
+    """Each rule alone is tested next door; replicas that differ come from losses that meet."""
+    run(60, 25, derandomize=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_replicas_agree_whatever_happens_for_long():
+    run(SOAK_EXAMPLES, 60, derandomize=False)
