@@ -101,10 +101,13 @@ Message = ViewChanged | Committed | Evicted | Over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class To:
-    """A message and who gets it: one host, or every host of the member that is connected.
+    """A message and who gets it: one host, or every host of the member that is attached.
 
-    To one host they are sent in the order in which ``advance`` gave them. Whoever is not connected misses
-    them, and hears of what counts when it attaches.
+    A host is attached once its ``Ready`` or ``Attached`` on its present connection was given to the machine,
+    not when it is connected: what is sent to it before would be out of order with what it is told then. A
+    host gets its messages in the order in which ``advance`` gave them. Whoever is not attached misses them,
+    and hears of what counts when it attaches. What arrives from a connection that is not a host's latest is
+    not given to the machine.
     """
 
     member: str

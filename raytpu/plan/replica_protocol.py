@@ -117,8 +117,9 @@ def recovering(members: tuple[str, ...], hosts: int, parts: int, least: int, res
     all its hosts or lost.
 
     Args:
-        members: those of the last view as far as known from elsewhere, such as the record of the run; may be
-            old or empty. They keep hosts that were evicted and have not noticed from being all that is asked.
+        members: those of the last view that was recorded. A view is recorded before it is sent; one that is
+            missing at the end does no harm. Without them, hosts that were evicted and have not noticed could
+            be taken for all that there is.
         hosts: of each member.
         parts: that a batch is divided into.
         least: members with state without which nothing runs.

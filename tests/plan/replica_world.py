@@ -146,6 +146,11 @@ class World:
         dead = {host.member for host in self.hosts.values() if not host.alive} | self.ever_lost
         return [member for member in dict.fromkeys(member for member, _ in self.hosts) if member not in dead]
 
+    def with_state(self) -> list[str]:
+        """Those of the healthy that are full members."""
+        full = self.records[-1].full if self.records else self.founders
+        return [member for member in self.healthy() if member in full]
+
     # -- what they do by themselves --------------------------------------------------------------------
 
     def enabled(self) -> list[Callable[[], None]]:

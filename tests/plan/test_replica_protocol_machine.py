@@ -41,6 +41,18 @@ def living(replicas: Replicas) -> list[SimHost]:
     return [host for host in replicas.world.hosts.values() if host.alive]
 
 
+def spared(replicas: Replicas) -> list[SimHost]:
+    """Hosts whose death leaves the state on a member that is well; without these most runs were soon over."""
+    well = replicas.world.with_state()
+    return [host for host in living(replicas) if host.member not in well or len(well) > 1]
+
+
+def may_freeze(replicas: Replicas) -> list[str]:
+    well = replicas.world.with_state()
+    healthy = replicas.world.healthy()
+    return [each for each in healthy if each not in well or len(well) > 1]
+
+
 def told_of_a_commit(replicas: Replicas) -> list[SimHost]:
     return [
         host for host in living(replicas) if any(isinstance(message, Committed) for message in host.inbox)
@@ -50,7 +62,7 @@ def told_of_a_commit(replicas: Replicas) -> list[SimHost]:
 class Replicas(RuleBasedStateMachine):
     """Every order of messages, with deaths of hosts and of coordinators between any two."""
 
-    @initialize(founders=st.integers(1, 3), hosts=st.integers(1, 2), least=st.integers(1, 2))
+    @initialize(founders=st.integers(1, 4), hosts=st.integers(1, 2), least=st.integers(1, 2))
     def start(self, founders: int, hosts: int, least: int) -> None:
         self.world = World(founders, hosts, least)
 
@@ -65,25 +77,56 @@ class Replicas(RuleBasedStateMachine):
     def they_work_until_a_commit_is_under_way(self, seed: int) -> None:
         self.world.run(Random(seed), 300, until=lambda: bool(told_of_a_commit(self)))
 
-    @some(living)
+    @rule(seed=SEEDS)
+    def they_work_long(self, seed: int) -> None:
+        self.world.run(Random(seed), 200)
+
+    @precondition(lambda replicas: replicas.goes_on())
+    @rule(seed=SEEDS, losses=st.integers(1, 6))
+    def they_work_under_fire(self, seed: int, losses: int) -> None:
+        """Loss after loss, with replacements, each at another point of some step."""
+        chance = Random(seed)
+        for _ in range(losses):
+            if len(self.world.healthy()) < 4:
+                self.world.start_member()
+            self.world.run(chance, chance.randrange(80))
+            hosts = spared(self)
+            match chance.randrange(4):
+                case 0:
+                    self.world.kill_coordinator(old_record=chance.random() < 0.5)
+                case 1 if may_freeze(self):
+                    self.world.declare_lost(chance.choice(may_freeze(self)))
+                case _ if hosts:
+                    self.world.kill(chance.choice(hosts))
+            if self.world.broken() and chance.random() < 0.7:
+                self.world.declare_lost(chance.choice(self.world.broken()))
+
+    @some(spared)
     @rule(pick=PICKS)
     def a_host_dies(self, pick: int) -> None:
-        self.world.kill(one_of(living(self), pick))
+        self.world.kill(one_of(spared(self), pick))
 
-    @some(told_of_a_commit)
+    @some(living)
+    @rule(pick=PICKS)
+    def any_host_may_die(self, pick: int) -> None:
+        if pick < 100:
+            self.world.kill(one_of(living(self), pick))
+
+    @some(lambda replicas: [host for host in told_of_a_commit(replicas) if host in spared(replicas)])
     @rule(pick=PICKS)
     def a_host_dies_before_it_applies(self, pick: int) -> None:
-        self.world.kill(one_of(told_of_a_commit(self), pick))
+        hosts = [host for host in told_of_a_commit(self) if host in spared(self)]
+        self.world.kill(one_of(hosts, pick))
 
     @some(lambda replicas: replicas.world.broken())
     @rule(pick=PICKS)
     def a_loss_is_noticed(self, pick: int) -> None:
         self.world.declare_lost(one_of(self.world.broken(), pick))
 
-    @some(lambda replicas: replicas.world.healthy() if len(replicas.world.ever_lost) < 4 else [])
+    @some(may_freeze)
     @rule(pick=PICKS)
     def a_frozen_member_is_taken_for_lost(self, pick: int) -> None:
-        self.world.declare_lost(one_of(self.world.healthy(), pick))
+        self.world.declare_lost(one_of(may_freeze(self), pick))
 
     @precondition(lambda replicas: replicas.goes_on() and len(replicas.world.healthy()) < 4)
     @rule()
@@ -108,15 +151,15 @@ class Replicas(RuleBasedStateMachine):
         """From wherever this led, two more steps are committed once nobody dies any more."""
         if not hasattr(self, "world"):
             return
-        world, seen = self.world, set(self.world.views)
-        last = max((view.step for view in world.records[-1:]), default=1)
+        world = self.world
+        steps: list[int] = []
 
-        def done() -> bool:
-            view = world.state.view
-            now = world.state.over is not None or (view is not None and view.step >= last + 2)
-            return now and (world.state.over is not None or set(world.views) > seen)
+        def two_more_steps() -> bool:
+            if world.state.view is not None:
+                steps.append(world.state.view.step)
+            return world.state.over is not None or (bool(steps) and steps[-1] >= steps[0] + 2)
 
-        world.run_fairly(done)
+        world.run_fairly(two_more_steps)
 
 
 def run(examples: int, steps: int, *, derandomize: bool) -> None:
