@@ -328,10 +328,9 @@ class World:
         assert name not in self.views, "two views of one name"
         self.views[name] = view
         if self.records:
-            dropped = set(self.records[-1].members) - set(view.members) - self.ever_lost
-            # A joiner of a view that nobody heard of waits again.
-            waiting = {member for member in self.records[-1].donors if self.state.is_here(member)}
-            assert dropped <= waiting, "dropped, and well"
+            # A joiner of a view that nobody heard of may have to join again.
+            dropped = set(self.records[-1].full) - set(view.members)
+            assert dropped <= self.ever_lost, "dropped, and well"
         assert len(set(view.members)) == len(view.members)
         assert set(view.donors.values()) <= set(view.full)
         assert view.running == (len(view.full) >= self.least)

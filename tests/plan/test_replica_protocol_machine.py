@@ -91,11 +91,13 @@ class Replicas(RuleBasedStateMachine):
                 self.world.start_member()
             self.world.run(chance, chance.randrange(80))
             hosts = spared(self)
-            match chance.randrange(4):
+            match chance.randrange(6):
                 case 0:
                     self.world.kill_coordinator(old_record=chance.random() < 0.5)
                 case 1 if may_freeze(self):
                     self.world.declare_lost(chance.choice(may_freeze(self)))
+                case 2 | 3 if living(self):
+                    self.world.break_connection(chance.choice(living(self)))
                 case _ if hosts:
                     self.world.kill(chance.choice(hosts))
             if self.world.broken() and chance.random() < 0.7:
@@ -148,18 +150,22 @@ class Replicas(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
-        """From wherever this led, two more steps are committed once nobody dies any more."""
+        """Once nobody dies any more, two more steps are committed and everybody who is well has joined."""
         if not hasattr(self, "world"):
             return
         world = self.world
         steps: list[int] = []
 
-        def two_more_steps() -> bool:
-            if world.state.view is not None:
-                steps.append(world.state.view.step)
-            return world.state.over is not None or (bool(steps) and steps[-1] >= steps[0] + 2)
+        def all_is_well() -> bool:
+            view = world.state.view
+            if world.state.over is not None:
+                return True
+            if view is None:
+                return False
+            steps.append(view.step)
+            return view.step >= steps[0] + 2 and set(world.healthy()) <= set(view.full)
 
-        world.run_fairly(two_more_steps)
+        world.run_fairly(all_is_well)
 
 
 def run(examples: int, steps: int, *, derandomize: bool) -> None:
@@ -179,7 +185,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 @pytest.mark.timeout(120)
 def test_replicas_agree_whatever_happens():
     """Each rule alone is tested next door; replicas that differ come from losses that meet."""
-    run(60, 25, derandomize=True)
+    run(100, 25, derandomize=True)
 
 
 @pytest.mark.soak
