@@ -57,11 +57,12 @@ class CheckpointStore:
     ``raise_failed_save``, ``durable_step`` and ``durable_saves``, which are local.
     """
 
-    def __init__(self, directory: str, keep: int) -> None:
+    def __init__(self, directory: str, keep: int, *, clean: bool = True) -> None:
         """Open ``directory`` (a path or URL), creating it; what an earlier, killed save left is removed.
 
         Args:
             keep: durable checkpoints to keep; at least 1.
+            clean: whether to create and clean it; not, where another gang may be saving there.
 
         Raises:
             StorageError: the directory cannot be created or listed.
@@ -76,7 +77,9 @@ class CheckpointStore:
         self._failure: SaveFailed | None = None
         self._own_steps: set[int] = set()
         self._durable_saves: list[DurableSave] = []
-        if self._first:  # the others need not wait: a save begins with a barrier, and listing skips the rest
+        if (
+            self._first and clean
+        ):  # the others need not wait: a save begins with a barrier, and listing skips the rest
             self._prepare_directory()
         self._durable_step = self.newest_step()
         self._writer = ocp.AsyncCheckpointer(

@@ -8,6 +8,7 @@ neither Ray nor JAX.
 
 from __future__ import annotations
 
+from raytpu.data.batch_assembly import PartedBatch as PartedBatch
 from raytpu.data.device_batches import BatchStream as BatchStream
 from raytpu.data.documents import check_source as check_source
 from raytpu.data.order import rows_at as rows_at
@@ -19,6 +20,7 @@ from raytpu.data.token_rows import TokenRows as TokenRows
 
 __all__ = [
     "BatchStream",
+    "PartedBatch",
     "RowsFingerprint",
     "StreamPosition",
     "TokenRows",

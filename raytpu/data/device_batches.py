@@ -6,24 +6,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from raytpu.data.order import rows_at
+from raytpu.data.batch_assembly import Batch, BatchAssembler, PartedBatch
 from raytpu.data.stream_state import StreamPosition, first_position, position_from
 from raytpu.data.token_rows import TokenRows
 from raytpu.errors import DataError, DeadlineExceeded
 
 if TYPE_CHECKING:
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from jax.sharding import Mesh, PartitionSpec
 
 # A batch takes milliseconds; only a block whose node died may keep its reader for ever.
 _JOIN_S = 10.0
-
-Batch = dict[str, "jax.Array"]
 
 
 class BatchStream:
@@ -44,8 +40,11 @@ class BatchStream:
         seed: chooses the order.
         position: ``position`` of an earlier stream over the same rows, perhaps on another mesh, to go on
             with its very next row. ``None`` or empty: the beginning.
+        ahead: begin this many rows after ``position``.
         prefetch: batches to keep ready.
         deadline_s: for one batch; a lost block that Ray cannot make again is the likely cause.
+        parts: with more than one, batches are ``PartedBatch``, and ``mesh`` is that of one part.
+        wanted: says which parts to read ahead; asked for every batch.
 
     Raises:
         DataError: the position belongs to other rows or another seed, or the rows do not fill one batch.
@@ -61,8 +60,11 @@ class BatchStream:
         global_batch: int,
         seed: int,
         position: Mapping[str, Any] | None = None,
+        ahead: int = 0,
         prefetch: int = 2,
         deadline_s: float = 300.0,
+        parts: int = 1,
+        wanted: Callable[[], Sequence[int]] = lambda: (0,),
     ) -> None:
         from jax.sharding import NamedSharding
 
@@ -77,10 +79,15 @@ class BatchStream:
             position_from(position, seed, rows.fingerprint)
             if position
             else first_position(seed, rows.fingerprint)
-        )
+        ).advanced(ahead)
         self._global_batch = global_batch
-        assembler = _Assembler(rows, NamedSharding(mesh, spec), global_batch)
-        self._ready = _ReadAhead(assembler, self._position, prefetch)
+        assembler = BatchAssembler(rows, NamedSharding(mesh, spec), global_batch, parts)
+
+        def parted(position: StreamPosition) -> Batch:
+            return PartedBatch(partial(assembler.part_at, position), wanted())
+
+        make = assembler.part_at if parts == 1 else parted
+        self._ready = _ReadAhead(make, self._position, global_batch, prefetch)
         self._deadline_s = deadline_s
         # Holds no reference to self: dropping the stream ends its thread.
         self._finalizer = weakref.finalize(self, self._ready.close)
@@ -118,43 +125,13 @@ class BatchStream:
         self.close()
 
 
-class _Assembler:
-    """Builds this process's part of any global batch."""
-
-    def __init__(self, rows: TokenRows, sharding: NamedSharding, global_batch: int) -> None:
-        self._rows, self._sharding, self.global_batch = rows, sharding, global_batch
-        self._shape = (global_batch, rows.sequence_length)
-        sharding.shard_shape(self._shape)  # raises ValueError where the batch does not divide over the mesh
-        indices = sharding.addressable_devices_indices_map(self._shape).values()
-        needed = [np.arange(global_batch)[index[0]] for index in indices if index is not None]
-        # Places in the global batch that any device here needs, each once, in ascending order.
-        self._places = np.unique(np.concatenate([np.arange(0), *needed]))
-
-    def batch_at(self, position: StreamPosition) -> Batch:
-        """The batch whose first row is at ``position``."""
-        numbers = rows_at(position.seed, position.row_count, position.next_row + self._places)
-        # A fresh array for every batch: JAX on CPU keeps using an aligned one in place.
-        packed = self._rows.rows(numbers)
-        return {"tokens": self._on_devices(packed[:, :-1]), "targets": self._on_devices(packed[:, 1:])}
-
-    def _on_devices(self, local: np.ndarray) -> jax.Array:
-        """The global array whose rows at ``self._places`` are ``local``."""
-        import jax
-
-        def part(index: Any) -> np.ndarray:
-            begin, end, _ = index[0].indices(self.global_batch)
-            low, high = np.searchsorted(self._places, (begin, end))
-            return local[low:high, index[1]]
-
-        # 0.3 ms for 8 devices, against 2.1 with device_put and make_array_from_single_device_arrays.
-        return jax.make_array_from_callback(self._shape, self._sharding, part, dtype=np.int32)
-
-
 class _ReadAhead:
     """A bounded queue of batches that a thread fills from a position on."""
 
-    def __init__(self, assembler: _Assembler, position: StreamPosition, depth: int) -> None:
-        self._assembler, self._next, self._depth = assembler, position, depth
+    def __init__(
+        self, make: Callable[[StreamPosition], Batch], position: StreamPosition, rows: int, depth: int
+    ) -> None:
+        self._make, self._next, self._rows, self._depth = make, position, rows, depth
         self._batches: deque[Batch] = deque()
         self._error: BaseException | None = None
         self._closed = False
@@ -193,8 +170,8 @@ class _ReadAhead:
     def _fill(self) -> None:
         try:
             while self._wait_for_room():
-                batch = self._assembler.batch_at(self._next)
-                self._next = self._next.advanced(self._assembler.global_batch)
+                batch = self._make(self._next)
+                self._next = self._next.advanced(self._rows)
                 with self._changed:
                     if not self._closed:
                         self._batches.append(batch)

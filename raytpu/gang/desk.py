@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -85,6 +86,12 @@ class Desk:
         self._listener, self.token = stream.listen(host)
         self.host, self.port = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="book-desk", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept nobody any more; streams that stand go on."""
+        with contextlib.suppress(OSError):  # of a listener that nobody waits at
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def _accept(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
 from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError
+from raytpu.gang.held import HeldSlice
 from raytpu.gang.lease import Lease
 from raytpu.plan import ProcessAssignment
 
@@ -39,13 +40,21 @@ def start_hosts(
         actor_class: an undecorated class.
         arguments: keyword arguments of ``actor_class`` for one process.
     """
+    return tuple(host for held in lease.slices for host in start_hosts_of(held, actor_class, arguments))
+
+
+def start_hosts_of(
+    held: HeldSlice,
+    actor_class: type,
+    arguments: Callable[[ProcessAssignment], dict[str, Any]],
+    **options: Any,
+) -> tuple[Host, ...]:
+    """The same for one slice; ``options`` are further ones of the actors."""
     remote_class = ray.remote(actor_class)
     hosts = []
-    for held in lease.slices:
-        for host in held.hosts:
-            assignment = host.assignment
-            options = remote_class.options(**held.options(host))
-            hosts.append(Host(assignment=assignment, actor=options.remote(**arguments(assignment))))
+    for host in held.hosts:
+        actor = remote_class.options(**held.options(host), **options).remote(**arguments(host.assignment))
+        hosts.append(Host(assignment=host.assignment, actor=actor))
     return tuple(hosts)
 
 

@@ -62,24 +62,40 @@ def state_shardings(config: PretrainConfig, layout: Layout) -> TrainState:
     return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(config, layout))
 
 
-def make_train_step(
+def make_gradients(
     config: PretrainConfig, layout: Layout
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """A function ``(state, batch) -> (state, metrics)``, to be jitted with the state donated.
+) -> Callable[[TrainState, Batch], tuple[Parameters, Metrics]]:
+    """A function ``(state, batch) -> (gradients, metrics)``, for ``TrainContext.step``.
 
-    Metrics are fp32 scalars: ``loss`` (mean nats per token of this batch, before the update),
-    ``grad_norm`` (before clipping) and ``learning_rate`` (the one this step used).
+    The metric is ``loss``: mean nats per token of the batch, before the update.
 
     Raises:
         SpecError: the microbatches of ``accumulate`` do not divide over the batch shards.
     """
-    _check_microbatch(config, layout)
+    _check_microbatch(config, layout, config.global_batch)
+    shardings = state_shardings(config, layout)
+
+    def gradients_of(state: TrainState, batch: Batch) -> tuple[Parameters, Metrics]:
+        _check_microbatch(config, layout, batch["tokens"].shape[0])  # of replicas: their part of the batch
+        loss, gradients = loss_and_gradients(config, layout, state.parameters, batch)
+        return jax.lax.with_sharding_constraint(
+            (gradients, {"loss": loss}), (shardings.parameters, layout.replicated)
+        )
+
+    return gradients_of
+
+
+def make_apply(
+    config: PretrainConfig, layout: Layout
+) -> Callable[[TrainState, Parameters], tuple[TrainState, Metrics]]:
+    """A function ``(state, gradients) -> (state, metrics)``, for ``TrainContext.step``.
+
+    Metrics are fp32 scalars: ``grad_norm`` (before clipping) and ``learning_rate`` (the one this step used).
+    """
     adam, schedule = _adam(config), learning_rate_schedule(config)
     shardings = state_shardings(config, layout)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        loss, gradients = loss_and_gradients(config, layout, state.parameters, batch)
-        gradients = jax.lax.with_sharding_constraint(gradients, shardings.parameters)
+    def apply(state: TrainState, gradients: Parameters) -> tuple[TrainState, Metrics]:
         norm = optax.tree.norm(gradients)
         if config.grad_clip is not None:
             shrink = jnp.minimum(1.0, config.grad_clip / (norm + 1e-6))
@@ -88,10 +104,10 @@ def make_train_step(
         updates, optimizer = adam.update(gradients, state.optimizer, state.parameters)
         parameters = jax.tree.map(lambda value, update: value - rate * update, state.parameters, updates)
         new = TrainState(state.step + 1, parameters, optimizer)
-        metrics = {"loss": loss, "grad_norm": norm, "learning_rate": jnp.asarray(rate, jnp.float32)}
+        metrics = {"grad_norm": norm, "learning_rate": jnp.asarray(rate, jnp.float32)}
         return jax.lax.with_sharding_constraint((new, metrics), (shardings, layout.replicated))
 
-    return train_step
+    return apply
 
 
 def make_evaluate(config: PretrainConfig, layout: Layout) -> Callable[[Parameters, Batch], jax.Array]:
@@ -186,10 +202,10 @@ def _split(batch: Batch, parts: int, layout: Layout) -> dict[str, jax.Array]:
     return {name: cut(rows) for name, rows in batch.items()}
 
 
-def _check_microbatch(config: PretrainConfig, layout: Layout) -> None:
-    if config.global_batch % (config.accumulate * layout.batch_shards):
+def _check_microbatch(config: PretrainConfig, layout: Layout, rows: int) -> None:
+    if rows % (config.accumulate * layout.batch_shards):
         axes = " × ".join(layout.batch_axes)
         raise SpecError(
-            f"global_batch {config.global_batch} is not divisible by accumulate {config.accumulate} × "
+            f"global_batch {rows} is not divisible by accumulate {config.accumulate} × "
             f"{layout.batch_shards} batch shards ({axes}): every part needs the same rows on each shard"
         )

@@ -5,7 +5,7 @@ start of the run to its end (or to now), and where intervals overlap the more sp
 compilation inside the first step is compilation, not step. What no event explains falls to what surrounds
 it. So the buckets sum to the wall time, whatever the events say.
 
-Steps are collective, so one host's steps stand for all: those of process 0. Waiting for data stalls all
+Steps are collective, so of each step one host's stands for all: process 0's. Waiting for data stalls all
 hosts as long as the last of them waits, so of each step the longest wait counts.
 """
 
@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from raytpu.record.event_reading import Recorded
 from raytpu.record.events import (
@@ -110,20 +111,25 @@ def split_wall_time(records: Sequence[Recorded], end_s: float | None = None) -> 
 
 
 def steps_of(records: Iterable[Recorded]) -> list[Step]:
-    """All executions of steps in the order in which they ended, by process 0 of each attempt."""
-    speakers = _speakers(records := list(records))
+    """All executions of steps in the order in which they ended, each by one host of its attempt."""
+    records = list(records)
+    rank = _ranks(records)
     waits: dict[tuple[int | None, int], float] = defaultdict(float)
-    own: list[tuple[Recorded, StepFinished]] = []
+    speaking: dict[tuple[int | None, int], Recorded] = {}
     for recorded in records:
         event = recorded.event
         if isinstance(event, StepFinished):
             key = (recorded.attempt, event.step)
             waits[key] = max(waits[key], event.data_wait_s)
-            if recorded.writer == speakers[recorded.attempt]:
-                own.append((recorded, event))
+            best = speaking.get(key)
+            if best is None or rank[recorded.attempt, recorded.writer] <= rank[best.attempt, best.writer]:
+                speaking[key] = recorded
+    own = sorted(speaking.values(), key=lambda recorded: recorded.time_s)
     kept_below: float = float("inf")
     steps: list[Step] = []
-    for recorded, event in reversed(own):
+    for recorded in reversed(own):
+        event = recorded.event
+        assert isinstance(event, StepFinished)
         wait_s = min(event.seconds, waits[recorded.attempt, event.step])
         step = Step(
             end_s=recorded.time_s,
@@ -258,19 +264,19 @@ def _attempt_times(events: Sequence[Recorded], end_s: float) -> Iterator[tuple[i
         yield attempt, begin, end_s
 
 
-def _speakers(records: Iterable[Recorded]) -> dict[int | None, str]:
-    """The host whose steps stand for all, per attempt: process 0, or the first by name that made a step."""
-    writers: dict[int | None, set[str]] = defaultdict(set)
-    first: dict[int | None, str] = {}
+def _ranks(records: Iterable[Recorded]) -> dict[tuple[int | None, str], tuple[float, Any]]:
+    """Who speaks for all of an attempt, by attempt and host: the lower rank does, of those that made a step.
+
+    Process 0 in lockstep; of replicas, each of which has a process 0, the first by name.
+    """
+    ranks: dict[tuple[int | None, str], tuple[float, Any]] = {}
     for recorded in records:
-        if isinstance(recorded.event, StepFinished):
-            writers[recorded.attempt].add(recorded.writer)
-        elif isinstance(recorded.event, HostReady) and recorded.event.process_index == 0:
-            first[recorded.attempt] = recorded.event.host
-    return {
-        attempt: first[attempt] if first.get(attempt) in names else min(names, key=name_order)
-        for attempt, names in writers.items()
-    }
+        if isinstance(recorded.event, HostReady):
+            host, index = recorded.event.host, float(recorded.event.process_index)
+            ranks[recorded.attempt, host] = (index, name_order(host))
+        elif isinstance(recorded.event, StepFinished):
+            ranks.setdefault((recorded.attempt, recorded.writer), (float("inf"), name_order(recorded.writer)))
+    return ranks
 
 
 def _paint(intervals: Iterable[_Interval], begin_s: float, end_s: float) -> Iterator[tuple[_Interval, float]]:

@@ -12,6 +12,7 @@ from raytpu.spec.json_schema import workload_schema as workload_schema
 from raytpu.spec.mesh import DEFAULT_BATCH_AXES as DEFAULT_BATCH_AXES
 from raytpu.spec.mesh import Mesh as Mesh
 from raytpu.spec.mesh import default_mesh as default_mesh
+from raytpu.spec.replicas import Replicas as Replicas
 from raytpu.spec.slices import Slices as Slices
 from raytpu.spec.spec import Spec as Spec
 from raytpu.spec.train import Train as Train
@@ -22,6 +23,7 @@ __all__ = [
     "Checkpoint",
     "Deadlines",
     "Mesh",
+    "Replicas",
     "Slices",
     "Spec",
     "TextData",

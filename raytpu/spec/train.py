@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator
 
 from raytpu.spec.config_keys import WELL_KNOWN
 from raytpu.spec.mesh import Mesh
 from raytpu.spec.problems import in_words
+from raytpu.spec.replicas import Replicas
 from raytpu.spec.spec import Broken, Spec, broken, raise_broken
 
 
@@ -24,6 +26,12 @@ class Train(Spec):
     all devices), sequence_length (tokens a row) and seed; the rest is the entrypoint's own."""
     mesh: Mesh | None = None
     """Arrangement of the devices. By default fsdp over the devices of a slice and replica over slices."""
+    across_slices: Literal["lockstep", "replicas"] = "lockstep"
+    """How several slices train as one. lockstep: one program over all of them; losing a slice restarts them
+    all. replicas: every slice holds the whole state and gradients are averaged between them; losing a slice
+    costs the others one step at most. The entrypoint must make its step with context.step."""
+    replicas: Replicas = Replicas()
+    """Settings of across_slices: replicas."""
 
     @field_validator("entrypoint")
     @classmethod

@@ -14,6 +14,7 @@ from raytpu.spec.config_keys import NEEDED_WITH_DATA
 from raytpu.spec.data import TextData
 from raytpu.spec.deadlines import Deadlines
 from raytpu.spec.mesh import Mesh, default_mesh, mesh_against_slices
+from raytpu.spec.replicas import Replicas
 from raytpu.spec.slices import Slices
 from raytpu.spec.spec import Broken, Spec, broken
 from raytpu.spec.train import Train, config_rules
@@ -59,6 +60,7 @@ class Workload(Spec):
             mesh_is_default=self.train.mesh is None,
             config=self.train.config,
             data=self.data,
+            train=self.train,
         )
 
 
@@ -69,6 +71,7 @@ def sections_together(
     mesh_is_default: bool,
     config: Mapping[str, JsonValue] | None,
     data: Mapping[str, TextData | None] | None,
+    train: Train | None = None,
 ) -> Iterator[Broken]:
     """Rules that need several sections. ``None`` is a section that is itself wrong: its rules are skipped.
 
@@ -91,12 +94,29 @@ def sections_together(
                 ("train", "config"),
                 f"{', '.join(missing)} must be set: with a data section, raytpu lays out the batches",
             )
-    train = data["train"] if data and "train" in data else None
-    if train is not None and train.holdout > 0 and data and "eval" in data:
+    if train is not None and train.across_slices == "replicas" and slices is not None and mesh is not None:
+        yield from _replicas_fit(train.replicas, slices, mesh)
+    text = data["train"] if data and "train" in data else None
+    if text is not None and text.holdout > 0 and data and "eval" in data:
         yield Broken(
             ("data", "eval"),
             "there would be two streams called eval: data.train.holdout makes one; "
             "set it to 0, or leave data.eval out",
+        )
+
+
+def _replicas_fit(replicas: Replicas, slices: Slices, mesh: Mesh) -> Iterator[Broken]:
+    if replicas.least > slices.count:
+        yield Broken(
+            ("train", "replicas", "least"),
+            f"{replicas.least} is more than slices.count, which is {slices.count}",
+        )
+    split = [axis for axis in mesh.dcn if mesh.dcn[axis] > 1 and axis not in mesh.dividing_axes]
+    if split:
+        yield Broken(
+            ("train", "mesh", "dcn"),
+            f"{', '.join(split)}: with across_slices: replicas every slice holds the whole model, so axes "
+            f"between slices can only divide the batch; for example dcn: {{replica: {slices.count}}}",
         )
 
 

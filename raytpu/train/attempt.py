@@ -70,26 +70,38 @@ def run_attempt(attempt: Attempt) -> Result:
         RaytpuError: whatever ``stop_requested`` raised.
     """
 
+    attempt.log.write(StateChanged(state="holding slices"))
+    began = time.perf_counter()
+    with hold_for(attempt) as lease:
+        attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
+        attempt.log.write(StateChanged(state="starting hosts"))
+        job = attempt.job_for(lease.plan)
+        with _hosts(lease, job) as hosts, data_preparer(attempt) as preparer:
+            return _train(attempt, lease, hosts, _Background(attempt, lease, job, hosts, preparer))
+
+
+def hold_for(
+    attempt: Attempt, slices: Slices | None = None, alive: Callable[[], None] | None = None
+) -> Lease:
+    """Hold ``slices`` (by default all of the attempt's) in its name; the record has what it waits for.
+
+    Raises:
+        as ``gang.hold``.
+    """
+
     def waiting(diagnosis: Diagnosis) -> None:
         attempt.log.write(StateChanged(state="waiting", reason=str(diagnosis.refusal())))
 
-    attempt.log.write(StateChanged(state="holding slices"))
-    began = time.perf_counter()
-    with hold(
-        attempt.slices,
+    return hold(
+        attempt.slices if slices is None else slices,
         owner=attempt.name,
         timeout_s=attempt.deadlines.hold_s,
         priority=attempt.priority,
         save_s=attempt.deadlines.save_s,
         silence_s=attempt.deadlines.orphan_grace_s,
         waiting=waiting,
-        alive=attempt.stop_requested,
-    ) as lease:
-        attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
-        attempt.log.write(StateChanged(state="starting hosts"))
-        job = attempt.job_for(lease.plan)
-        with _hosts(lease, job) as hosts, _preparer(attempt) as preparer:
-            return _train(attempt, lease, hosts, _Background(attempt, lease, job, hosts, preparer))
+        alive=attempt.stop_requested if alive is None else alive,
+    )
 
 
 @contextmanager
@@ -105,7 +117,7 @@ def _hosts(lease: Lease, job: TrainJob) -> Iterator[tuple[Host, ...]]:
 
 
 @contextmanager
-def _preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
+def data_preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
     if not attempt.data:
         yield None
         return
@@ -167,6 +179,31 @@ def _diagnose(error: WorkerGroupError, hosts: tuple[Host, ...], watch: HostWatch
     if all(is_peer_failure(failure) for failure in failures.values()):
         watch.settle(DEATH_PATIENCE_S)
     return cause_of([host.name for host in hosts], failures, watch.deaths)
+
+
+def prepared_streams(
+    preparer: ActorHandle, attempt: Attempt, job: TrainJob, alive: Callable[[], None]
+) -> dict[str, Any]:
+    """The packed rows of each data stream. They live as long as ``preparer`` does.
+
+    Raises:
+        DataError: the data cannot be read, or holds less than one batch.
+        DeadlineExceeded: it takes longer than ``deadlines.data_s``.
+    """
+    began, deadline_s = time.perf_counter(), attempt.deadlines.data_s
+    pending = preparer.prepare.remote(attempt.data, int(job.config["sequence_length"]), job.global_batch)
+    while not ray.wait([pending], timeout=POLL_S)[0]:
+        alive()
+        if time.perf_counter() - began > deadline_s:
+            raise DeadlineExceeded("Ray Data to prepare the data", deadline_s)
+    try:
+        streams: dict[str, Any] = ray.get(pending)
+    except RayTaskError as error:
+        if isinstance(error.cause, RaytpuError):
+            raise error.cause from None
+        raise
+    attempt.log.write(PhaseTimed(name="prepare data", seconds=time.perf_counter() - began))
+    return streams
 
 
 class _Background:
@@ -248,21 +285,7 @@ class _Background:
 
     def _provide(self) -> None:
         assert self._preparer is not None
-        began, deadline_s = time.perf_counter(), self._attempt.deadlines.data_s
-        pending = self._preparer.prepare.remote(
-            self._attempt.data, int(self._job.config["sequence_length"]), self._job.global_batch
-        )
-        while not ray.wait([pending], timeout=POLL_S)[0]:
-            self._alive()
-            if time.perf_counter() - began > deadline_s:
-                raise DeadlineExceeded("Ray Data to prepare the data", deadline_s)
-        try:
-            streams = ray.get(pending)
-        except RayTaskError as error:
-            if isinstance(error.cause, RaytpuError):
-                raise error.cause from None
-            raise
-        self._attempt.log.write(PhaseTimed(name="prepare data", seconds=time.perf_counter() - began))
+        streams = prepared_streams(self._preparer, self._attempt, self._job, self._alive)
         for name, rows in streams.items():
             # Not awaited here: a host may be joining, and takes it after that.
             for host in self._hosts:

@@ -16,7 +16,9 @@ from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
-from raytpu.train.programs import Program
+from raytpu.train.programs import Program, fused
+from raytpu.train.replicas.replicated_step import ReplicatedStep, hold_state, state_from_replica
+from raytpu.train.replicas.session import ReplicaSession
 from raytpu.train.step_record import Announce, StepRecord
 
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
@@ -35,6 +37,8 @@ class TrainContext:
         programs: compiled programs of earlier attempts.
         log: this process's event log.
         announce: tells Ray Train that a checkpoint is durable; collective.
+        farewell: the last save that all hosts agree on when the slices are taken away.
+        session: of a replica with the others; ``None`` in lockstep.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class TrainContext:
         log: EventLog,
         announce: Announce,
         farewell: Farewell,
+        session: ReplicaSession | None = None,
     ) -> None:
         self.mesh = mesh
         self.config: Mapping[str, Any] = job.config
@@ -55,9 +60,14 @@ class TrainContext:
         """Steps that the restored checkpoint has behind it; 0 until ``restore`` finds one."""
         self._job, self._rows, self._store, self._programs, self._log = job, rows, store, programs, log
         self._position: dict[str, Any] | None = None
+        self._steps_ahead = 0
         self._streams: list[BatchStream] = []
         self._train_stream: BatchStream | None = None
-        self._record = StepRecord(job=job, store=store, log=log, announce=announce, farewell=farewell)
+        self._session = session
+        self._step: ReplicatedStep | None = None
+        self._record = StepRecord(
+            job=job, store=store, log=log, announce=announce, farewell=farewell, session=session
+        )
 
     @property
     def process_index(self) -> int:
@@ -91,6 +101,32 @@ class TrainContext:
         """
         return Program(function, options, cache=self._programs, log=self._log, pause=self._record.pause)
 
+    def step(
+        self,
+        gradients: Callable[[Any, Any], tuple[Any, Mapping[str, Any]]],
+        apply: Callable[[Any, Any], tuple[Any, Mapping[str, Any]]],
+    ) -> Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]:
+        """The train step, ``(state, batch) -> (state, metrics)``, in the way that the workload's slices work.
+
+        In lockstep both functions become one program. As replicas, each slice computes the gradients of its
+        part of the batch, the slices average them, and each applies the average to its own copy of the
+        state. The old state is donated in both.
+
+        Make the step before ``restore``, so that a replica that joins compiles it before the others wait.
+
+        Args:
+            gradients: ``(state, batch) -> (gradients, metrics)`` of the *mean* loss of the batch it is given.
+                Metrics are fp32 scalars; those of the parts are averaged.
+            apply: ``(state, gradients) -> (state, metrics)``; what depends on all gradients, such as
+                clipping, belongs here.
+        """
+        if self._session is None:
+            return self.jit(fused(gradients, apply), donate_argnums=0)
+        self._step = ReplicatedStep(
+            self.jit(gradients), self.jit(apply, donate_argnums=(0, 1)), self._session
+        )
+        return self._step
+
     def restore(self, state: Any) -> Any:
         """The state of the newest durable checkpoint, laid out as ``state``; or ``state`` itself.
 
@@ -103,17 +139,50 @@ class TrainContext:
             raise SpecError(
                 'context.restore comes before context.batches("train"): it sets where data begins'
             )
-        if self._store is None:
-            return state
-        step = self._store.newest_step()
-        if step is None:
+        if self._session is None:
+            return self._from_storage(state)
+        return self._among_replicas(self._session, state)
+
+    def _from_storage(self, state: Any) -> Any:
+        step = None if self._store is None else self._store.newest_step()
+        if self._store is None or step is None:
             return state
         began = time.perf_counter()
         restored, self._position = self._store.restore(step, state)
         self._log.write(CheckpointRestored(step=step, seconds=time.perf_counter() - began))
+        self._start_after(step)
+        return restored
+
+    def _among_replicas(self, session: ReplicaSession, state: Any) -> Any:
+        if self._step is None:
+            raise SpecError(
+                "with across_slices: replicas, make the step with context.step before context.restore"
+            )
+        if "train" in self._job.streams:
+            self._step.prepare(state, self._abstract_part())
+        if session.place.joining:
+            step, state = state_from_replica(session, state, self._log)
+            started = session.membership.started
+            self._position, self._steps_ahead = dict(started.position), step - started.step
+            self._start_after(step)
+        else:
+            state = self._from_storage(state)
+            session.begin(self.start_step, self._position or {})
+        self._step.next_step = self.start_step + 1
+        with session.state_changed:
+            hold_state(session, self.start_step, state)
+        return state
+
+    def _abstract_part(self) -> dict[str, jax.ShapeDtypeStruct]:
+        session = self._session
+        assert session is not None
+        shape = (self._job.global_batch // session.place.parts, int(self._job.config["sequence_length"]))
+        rows = jax.ShapeDtypeStruct(shape, "int32", sharding=self.batch_sharding)
+        return {"tokens": rows, "targets": rows}
+
+    def _start_after(self, step: int) -> None:
         self.start_step = step
         self._record.resume_at(step)
-        return restored
 
     def has_data(self, name: str) -> bool:
         """Whether the workload provides a stream of this name (``eval`` exists when ``holdout`` is set)."""
@@ -135,6 +204,7 @@ class TrainContext:
             raise SpecError(f"the workload provides no data stream {name!r}; it has: {known}")
         if name == "train" and self._train_stream is not None:
             raise SpecError('context.batches("train") is already open; a run has one train stream')
+        session = self._session if name == "train" else None  # others are read by each replica as a whole
         stream = BatchStream(
             self._rows(name),
             self.mesh,
@@ -142,7 +212,10 @@ class TrainContext:
             self._job.global_batch,
             self._job.seed,
             position=self._position if name == "train" else None,
+            ahead=self._steps_ahead * self._job.global_batch if name == "train" else 0,
             deadline_s=self._job.deadlines.data_s,
+            parts=1 if session is None else session.place.parts,
+            wanted=(lambda: (0,)) if session is None else (lambda: session.parts),
         )
         self._streams.append(stream)
         if name == "train":
@@ -196,6 +269,8 @@ class TrainContext:
         self._record.finish()
         if self._store is not None:
             self._store.close(self._job.deadlines.checkpoint_s)
+        if self._session is not None:
+            self._session.membership.finish()
 
     def close(self) -> None:
         """Stop the threads of all streams; safe after any failure.
@@ -205,3 +280,5 @@ class TrainContext:
         """
         for stream in self._streams:
             stream.close()
+        if self._session is not None:
+            self._session.close()

@@ -146,7 +146,16 @@ class HostProcess:
         if job.checkpoint is not None:
             from raytpu.checkpoint import CheckpointStore
 
-            store = CheckpointStore(RunDirectory.at(job.directory).checkpoints, job.checkpoint.keep)
+            store = CheckpointStore(
+                RunDirectory.at(job.directory).checkpoints,
+                job.checkpoint.keep,
+                clean=job.replica is None or job.replica.first,
+            )
+        session = None
+        if job.replica is not None:
+            from raytpu.train.replicas.session import ReplicaSession
+
+            session = ReplicaSession(job.replica, assignment, job.deadlines)
 
         context = TrainContext(
             job=job,
@@ -157,6 +166,7 @@ class HostProcess:
             log=self._log,
             announce=announce,
             farewell=self._farewell,
+            session=session,
         )
         try:
             result = call(context)

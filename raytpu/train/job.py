@@ -6,8 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raytpu.gang import stream
 from raytpu.plan import GangPlan, MeshPlan
-from raytpu.spec import Checkpoint, Deadlines
+from raytpu.spec import Checkpoint, Deadlines, Replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPlace:
+    """What a host must know when its slice is a world of its own, one of several replicas."""
+
+    member: str
+    """Id of the replica: its slice, and which start of it in this run."""
+    joining: bool
+    """It takes the state from a living replica, not from a checkpoint."""
+    first: bool
+    """It is the one that makes the storage ready before the run begins."""
+    parts: int
+    """Parts that the rows of a step are divided into, whatever number of replicas lives."""
+    coordinator: stream.Address
+    """Where the driver listens."""
+    settings: Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +46,8 @@ class TrainJob:
     """Names of the data streams that the driver will provide, such as ``train`` and ``eval``."""
     checkpoint: Checkpoint | None
     deadlines: Deadlines = field(default_factory=Deadlines)
+    replica: ReplicaPlace | None = None
+    """``None`` in lockstep, when all slices are one world."""
     compile_cache: str | None = None
     """Directory of compiled programs, shared by all hosts or private to each; ``None`` turns it off."""
     python_path: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,7 +47,21 @@ class Program:
         """The traced program for these arguments (arrays or ``jax.ShapeDtypeStruct``)."""
         return self._jitted.lower(*args, **kwargs)
 
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile for arguments like these (arrays, or ``jax.ShapeDtypeStruct`` with shardings); what the
+        program will give for them, as ``jax.ShapeDtypeStruct`` with shardings."""
+        compiled = self._compiled_for(*args, **kwargs)
+        shapes = jax.eval_shape(self._jitted, *args, **kwargs)
+        return jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+            shapes,
+            compiled.output_shardings,
+        )
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled_for(*args, **kwargs)(*args, **kwargs)
+
+    def _compiled_for(self, *args: Any, **kwargs: Any) -> Any:
         signature = _signature((args, kwargs))
         compiled = self._compiled.get(signature)
         if compiled is None:
@@ -55,7 +69,20 @@ class Program:
                 program = self._cache.compile(self.lower(*args, **kwargs), self.name, self._compiler_options)
             self._log.write(ProgramCompiled(name=self.name, seconds=program.seconds, cache=program.cache))
             compiled = self._compiled[signature] = program.compiled
-        return compiled(*args, **kwargs)
+        return compiled
+
+
+def fused(
+    gradients: Callable[..., Any], apply: Callable[..., Any]
+) -> Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]:
+    """Both functions as one program, for slices that are one world."""
+
+    def train_step(state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        slopes, metrics = gradients(state, batch)
+        state, more = apply(state, slopes)
+        return state, {**metrics, **more}
+
+    return train_step
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -72,7 +99,7 @@ def _signature(arguments: Any) -> Signature:
 
 
 def _leaf_signature(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array):
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return (leaf.shape, leaf.dtype, _layout(leaf.sharding))
     return (type(leaf), getattr(leaf, "shape", ()), getattr(leaf, "dtype", None))
 

@@ -236,3 +236,13 @@ def _announce(path: str, step: int, metrics: Any) -> None:
         checkpoint=checkpoint,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )
+
+
+def result_of(run_config: RunConfig, metrics: dict[str, Any], checkpoint: str | None) -> Result:
+    """Ray Train's result of a run that Ray Train did not control."""
+    return Result(
+        metrics=metrics or None,
+        checkpoint=None if checkpoint is None else RayCheckpoint(checkpoint),
+        error=None,
+        path=join_url(str(run_config.storage_path), str(run_config.name)),
+    )

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from raytpu.errors import EntrypointError
 from raytpu.plan import MeshPlan
 from raytpu.train.entrypoint import TrainFunction, bind
+from raytpu.train.programs import fused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,9 @@ class _CaptureContext:
 
     def jit(self, function: Callable[..., Any], **options: Any) -> _Program:
         return _Program(function, options, self)
+
+    def step(self, gradients: Callable[..., Any], apply: Callable[..., Any]) -> _Program:
+        return self.jit(fused(gradients, apply), donate_argnums=0)
 
     def restore(self, state: Any) -> Any:
         return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFini
 from raytpu.record.storage import join_url
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
+
+if TYPE_CHECKING:
+    from raytpu.train.replicas.session import ReplicaSession
 
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
     from raytpu.checkpoint import CheckpointStore
@@ -44,15 +47,17 @@ class StepRecord:
         log: EventLog,
         announce: Announce,
         farewell: Farewell,
+        session: ReplicaSession | None = None,
     ) -> None:
         self._job, self._store, self._log, self._announce = job, store, log, announce
-        self._farewell = farewell
+        self._farewell, self._session = farewell, session
         self._mark = time.perf_counter()
         self._paused, self._paused_s = False, 0.0
         self._data_wait_s = 0.0
         self._step = 0
         self._pending: _Pending | None = None
         self._last_metrics: dict[str, float] = {}
+        self._led, self._was_due = True, False
         self._saved_step: int | None = None
         self._saved_metrics: dict[str, float] = {}
         self._tokens = 0
@@ -72,8 +77,10 @@ class StepRecord:
         self._flush()
         began, outermost = time.perf_counter(), not self._paused
         self._paused = True
+        intent = nullcontext() if self._session is None else self._session.membership.phase("pausing")
         try:
-            yield
+            with intent:
+                yield
         finally:
             if outermost:
                 self._paused = False
@@ -106,7 +113,7 @@ class StepRecord:
         self._pending = _Pending(step, dict(metrics), self._data_wait_s)
         self._data_wait_s = 0.0
         last = self._farewell.is_last(step)
-        if state is not None and self._store is not None and (last or self._is_due(step)):
+        if state is not None and self._must_save(step, last):
             self._save(step, state, position)
         self._note_durable()
         if last and step != self._job.steps:
@@ -119,6 +126,14 @@ class StepRecord:
         self._flush()
         if self._store is not None and self._saved_step is not None:
             self._settle_save(self._store)
+
+    def _must_save(self, step: int, last: bool) -> bool:
+        """Of replicas, which all have the same state, the one that leads saves: also when it has just come to
+        lead, because the last save of its predecessor may not have become durable."""
+        led, self._led = self._led, self._session is None or self._session.leads
+        due = last or self._is_due(step)
+        self._was_due = self._was_due or due
+        return self._store is not None and self._led and (due or (self._was_due and not led))
 
     def _is_due(self, step: int) -> bool:
         checkpoint = self._job.checkpoint

@@ -11,11 +11,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
 
+from raytpu.checkpoint import newest_durable_step
 from raytpu.errors import RaytpuError, RunStopped, SpecError, WrongRequest
 from raytpu.plan import GangPlan, plan_mesh
 from raytpu.record import (
@@ -29,11 +30,12 @@ from raytpu.record import (
     stop_requested,
 )
 from raytpu.record.storage import make_folder
-from raytpu.spec import Checkpoint, Deadlines, Mesh, Slices, TextData, Workload, workload_yaml
+from raytpu.spec import Checkpoint, Deadlines, Mesh, Replicas, Slices, TextData, Workload, workload_yaml
 from raytpu.train.attempt import Attempt, run_attempt
 from raytpu.train.data_streams import stream_names
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.job import TrainJob
+from raytpu.train.replicas.controller import run_replicas
 from raytpu.train.scaling import slices_of
 
 
@@ -57,6 +59,8 @@ class JaxTrainer:
         dataset_config: Ray's, for ``datasets``.
         deadlines: how long each wait may last.
         priority: band in the queue for slices; a higher one goes first, and preempts lower ones.
+        across_slices: how several slices train as one; see ``train.across_slices`` of the workload.
+        replicas: settings of ``across_slices="replicas"``.
         fresh: begin anew beside what the run has, instead of going on.
         python_path: folders where hosts look for modules too.
 
@@ -80,6 +84,8 @@ class JaxTrainer:
         dataset_config: Any = None,
         deadlines: Deadlines | None = None,
         priority: int = 0,
+        across_slices: Literal["lockstep", "replicas"] = "lockstep",
+        replicas: Replicas | None = None,
         fresh: bool = False,
         python_path: Sequence[str] = (),
         compile_cache: str | None = None,
@@ -97,6 +103,7 @@ class JaxTrainer:
         self._checkpoint = checkpoint
         self._datasets, self._dataset_config = datasets, dataset_config
         self._priority = priority
+        self._replicas = (replicas or Replicas()) if across_slices == "replicas" else None
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._python_path = tuple(python_path)
         self._compile_cache = compile_cache
@@ -120,6 +127,8 @@ class JaxTrainer:
             run_config=RunConfig(name=workload.name, storage_path=workload.checkpoint.path),
             deadlines=workload.deadlines,
             priority=workload.priority,
+            across_slices=workload.train.across_slices,
+            replicas=workload.train.replicas,
             document=workload_yaml(workload),
             **options,
         )
@@ -170,7 +179,7 @@ class JaxTrainer:
         """Write down how the attempt ends, whatever ends it."""
         outcome, reason = "failed", "the driver was interrupted"
         try:
-            result = run_attempt(self._attempt(attempt, log, lease))
+            result = self._train(self._attempt(attempt, log, lease))
             outcome, reason = "finished", ""
             return result
         except RunStopped as stop:
@@ -185,6 +194,12 @@ class JaxTrainer:
         finally:
             log.write(AttemptEnded(ending=outcome, reason=reason))
             log.write(RunEnded(outcome=outcome, reason=reason))
+
+    def _train(self, attempt: Attempt) -> Result:
+        if self._replicas is None:
+            return run_attempt(attempt)
+        newest = newest_durable_step(self.directory.checkpoints) if self._checkpoint is not None else None
+        return run_replicas(attempt, self._replicas, newest_step=newest or 0)
 
     def _attempt(self, attempt: int, log: EventLog, lease: RunLease) -> Attempt:
         directory = self.directory

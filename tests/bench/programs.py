@@ -39,6 +39,7 @@ def loop(config: Mapping[str, Any], mesh: Any, batch_axes: tuple[str, ...], jit:
     from raytpu.models.layout import Layout
     from raytpu.recipes import pretrain_step as steps
     from raytpu.recipes.pretrain_config import PretrainConfig
+    from raytpu.train.programs import fused
 
     pretrain = PretrainConfig(**{key: config[key] for key in CONFIG})
     sharding = NamedSharding(mesh, PartitionSpec(batch_axes))
@@ -52,7 +53,8 @@ def loop(config: Mapping[str, Any], mesh: Any, batch_axes: tuple[str, ...], jit:
         return steps.initial_state(pretrain, layout)
 
     state = jit(initial_state, out_shardings=steps.state_shardings(pretrain, layout))()
-    step = jit(steps.make_train_step(pretrain, layout), donate_argnums=0)
+    train_step = fused(steps.make_gradients(pretrain, layout), steps.make_apply(pretrain, layout))
+    step = jit(train_step, donate_argnums=0)
     for number in range(1, pretrain.steps + 1):
         state, metrics = step(state, batch)
         loss = float(metrics["loss"])

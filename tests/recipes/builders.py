@@ -10,7 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from raytpu.models.layout import Layout
+from raytpu.recipes import pretrain_step as steps
 from raytpu.recipes.pretrain_config import PretrainConfig
+from raytpu.train.programs import fused
 
 
 def pretraining(**changes: Any) -> PretrainConfig:
@@ -28,6 +30,11 @@ def pretraining(**changes: Any) -> PretrainConfig:
 def layout(**axes: int) -> Layout:
     devices = jax.devices()[: math.prod(axes.values())]
     return Layout.on(Mesh(np.array(devices).reshape(*axes.values()), tuple(axes)))
+
+
+def train_step(config: PretrainConfig, placed: Layout) -> Any:
+    """``(state, batch) -> (state, metrics)``, as a run in lockstep makes it."""
+    return fused(steps.make_gradients(config, placed), steps.make_apply(config, placed))
 
 
 def random_batch(placed: Layout, config: PretrainConfig, seed: int = 0) -> dict[str, jax.Array]:

@@ -14,7 +14,7 @@ from raytpu.errors import SpecError
 from raytpu.models.layout import Layout
 from raytpu.recipes import pretrain_step as steps
 from raytpu.recipes.pretrain_config import PretrainConfig
-from tests.recipes.builders import layout, pretraining, random_batch
+from tests.recipes.builders import layout, pretraining, random_batch, train_step
 
 
 def started(config: PretrainConfig, placed: Layout) -> steps.TrainState:
@@ -24,7 +24,7 @@ def started(config: PretrainConfig, placed: Layout) -> steps.TrainState:
 
 def trained(config: PretrainConfig, placed: Layout) -> tuple[list[float], steps.TrainState]:
     state = started(config, placed)
-    step = jax.jit(steps.make_train_step(config, placed), donate_argnums=0)
+    step = jax.jit(train_step(config, placed), donate_argnums=0)
     losses = []
     for number in range(config.steps):
         state, metrics = step(state, random_batch(placed, config, seed=number % 4))
@@ -156,7 +156,7 @@ def test_long_gradients_are_shortened_and_reported_at_full_length() -> None:
 
     def after(clip: float | None) -> tuple[float, Any]:
         changed = config.model_copy(update={"grad_clip": clip})
-        state, metrics = jax.jit(steps.make_train_step(changed, placed))(started(changed, placed), batch)
+        state, metrics = jax.jit(train_step(changed, placed))(started(changed, placed), batch)
         return float(metrics["grad_norm"]), state.optimizer[0].mu
 
     norm, whole = after(None)
@@ -173,7 +173,7 @@ def test_vectors_are_not_decayed() -> None:
     state = started(config, placed)
     nothing = {**random_batch(placed, config), "mask": jnp.zeros((16, 16))}
 
-    new, _ = jax.jit(steps.make_train_step(config, placed))(state, nothing)
+    new, _ = jax.jit(train_step(config, placed))(state, nothing)
 
     np.testing.assert_allclose(
         new.parameters["tokens"], np.asarray(state.parameters["tokens"]) * 0.5, rtol=1e-6
@@ -184,4 +184,4 @@ def test_vectors_are_not_decayed() -> None:
 def test_parts_that_do_not_divide_over_the_batch_shards_are_refused() -> None:
     """The compiler would pad them, or say something about dimension 1."""
     with pytest.raises(SpecError, match="global_batch 16 is not divisible by accumulate 4 × 8 batch shards"):
-        steps.make_train_step(pretraining(accumulate=4), layout(replica=2, fsdp=4))
+        train_step(pretraining(accumulate=4), layout(replica=2, fsdp=4))

@@ -1,0 +1,23 @@
+"""Slices that each train a full copy of the state, averaged host to host."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from raytpu.spec.spec import Spec
+
+
+class Replicas(Spec):
+    """How slices work together when each is a JAX world of its own (``train.across_slices: replicas``)."""
+
+    least: int = Field(default=1, ge=1)
+    """Slices that must live for training to go on. With fewer the run waits for replacements; with fewer
+    than slices.count those that live compute the rows of the others too, so that a step is the same step."""
+    silence_s: float = Field(default=6.0, ge=3)
+    """Silence after which a host counts as lost. A host that dies is noticed at once; this is for one that is
+    frozen or cut off. Hosts say a word a second."""
+    stuck_s: float = Field(default=60.0, gt=0)
+    """Least time that a host may take for a step while all others wait for it; a slow step that is usual for
+    the run is borne for ten times its usual length. Then its slice is replaced."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """TCP port on which hosts exchange gradients; 0 takes any free one."""

@@ -1,0 +1,241 @@
+"""The driver's end: hears every host, lets ``plan.replica_protocol`` decide, and tells the answers.
+
+It finds those that are lost: a host whose stream ends (its process died), one that is silent (frozen, or cut
+off), and one that keeps all others waiting. Whoever it gives up is named, with the reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raytpu.gang import stream
+from raytpu.gang.desk import Caller, Desk, Inbox
+from raytpu.plan import replica_messages as messages
+from raytpu.plan import replica_protocol as protocol
+from raytpu.plan.replica_view import View
+from raytpu.spec import Replicas
+from raytpu.train.replicas.talk import Accuses, Beat, Endpoint, Finished, Hello, Started, Told
+
+LOOK_S = 0.25
+"""Between two looks for those that are silent or stuck."""
+
+ACCUSED_S = 2.0
+"""For an accusation to be explained by a loss that is noticed otherwise; then the accused is given up."""
+
+STEPS_REMEMBERED = 50
+"""Steps whose median says what is usual."""
+
+STUCK_TIMES = 10
+"""A step may take this many times its usual length before whoever keeps the others waiting is given up."""
+
+
+@dataclass(slots=True)
+class _Host:
+    caller: Caller
+    endpoint: Endpoint
+    beat: Beat
+    voted: tuple[int, int] = (-1, -1)
+    """Epoch and step of the last vote."""
+    finished: bool = False
+
+
+class Coordinator:
+    """The centre of a run of replicas, in threads of the driver.
+
+    Args:
+        address: to listen on.
+        founders: replicas that begin with the same state, in order.
+        hosts: of each replica.
+        parts: that a step's rows are divided into.
+        step: the first one.
+        settings: of the workload.
+        lost: told of each replica that is given up, with the reason, from the coordinator's thread.
+        admitted: told of each replica that has got the state and takes part.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        founders: Sequence[str],
+        hosts: int,
+        parts: int,
+        step: int,
+        settings: Replicas,
+        lost: Callable[[str, str], None],
+        admitted: Callable[[str], None],
+    ) -> None:
+        self._settings, self._lost, self._admitted = settings, lost, admitted
+        self._inbox = Inbox()
+        self._desk = Desk(
+            address, lambda *said: self._inbox.put(said), lambda caller: self._inbox.put((caller, None))
+        )
+        self._state = protocol.begin(
+            founders=tuple(founders), hosts=hosts, parts=parts, least=settings.least, step=step
+        )
+        self._hosts: dict[tuple[str, int], _Host] = {}
+        self._of: dict[Caller, tuple[str, int]] = {}
+        self._started: Started | None = None
+        self._accused: dict[tuple[str, int], tuple[float, str]] = {}
+        self._with_state: set[str] = set()
+        self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._since_s = time.monotonic()
+        self._over: str | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raytpu-coordinator", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> stream.Address:
+        """Where hosts find it, and the secret that it wants to hear."""
+        return stream.Address(host=self._desk.host, port=self._desk.port, token=self._desk.token, version="")
+
+    @property
+    def over(self) -> str | None:
+        """Why nothing can go on, once no replica has the state any more."""
+        return self._over
+
+    @property
+    def view(self) -> View | None:
+        """What was told last."""
+        return self._state.view
+
+    def give_up(self, member: str, reason: str) -> None:
+        """Somebody else knows that this replica is lost. Any thread."""
+        self._inbox.put((None, messages.Lost(member=member, reason=reason)))
+
+    def close(self) -> None:
+        """Stop, and end every stream."""
+        self._closed.set()
+        self._inbox.put((None, None))
+        self._thread.join()
+        self._desk.close()
+        for host in self._hosts.values():
+            host.caller.close()
+
+    # -- one thread decides ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            for caller, message in self._inbox.take(LOOK_S):
+                if caller is not None and message is None:
+                    self._left(caller)
+                elif caller is not None:
+                    self._heard(caller, message)
+                elif message is not None:
+                    self._lose(message.member, message.reason)
+            self._look(time.monotonic())
+
+    def _heard(self, caller: Caller, message: Any) -> None:
+        match message:
+            case Hello():
+                key = (message.member, message.position)
+                self._of[caller] = key
+                self._hosts[key] = _Host(caller, message.endpoint, Beat(step=0))
+                if message.attached is not None:
+                    self._decide(message.attached)
+            case Beat():
+                self._hosts[self._of[caller]].beat = message
+            case Started():
+                self._started = self._started or message
+            case Accuses():
+                self._accused.setdefault((message.member, message.epoch), (time.monotonic(), message.reason))
+            case Finished():
+                self._hosts[self._of[caller]].finished = True
+            case messages.Voted():
+                self._hosts[self._of[caller]].voted = (message.epoch, message.step)
+                self._decide(message)
+            case _:
+                self._decide(message)
+
+    def _left(self, caller: Caller) -> None:
+        key = self._of.pop(caller, None)
+        if key is None or self._hosts[key].caller is not caller or self._hosts[key].finished:
+            return
+        member, position = key
+        self._lose(member, f"the process of its host {position} has ended")
+
+    def _lose(self, member: str, reason: str) -> None:
+        self._decide(messages.Lost(member=member, reason=reason))
+        for key in [key for key in self._hosts if key[0] == member]:
+            host = self._hosts.pop(key)
+            self._of.pop(host.caller, None)
+            host.caller.close()
+        self._lost(member, reason)
+
+    def _decide(self, event: Any) -> None:
+        before = self._state.view
+        self._state, answers = protocol.advance(self._state, event)
+        for to in answers:
+            self._tell(to)
+        view = self._state.view
+        if view is not None and (before is None or (view.epoch, view.step) != (before.epoch, before.step)):
+            now_s = time.monotonic()
+            if before is not None and view.epoch == before.epoch:
+                self._steps.append(now_s - self._since_s)
+            self._since_s = now_s
+            with_state = set(view.full)
+            for member in with_state - self._with_state:
+                self._admitted(member)
+            self._with_state = with_state
+
+    def _tell(self, to: messages.To) -> None:
+        if isinstance(to.message, messages.Over):
+            self._over = to.message.reason
+        told = Told(message=to.message, endpoints=self._endpoints(), started=self._started)
+        for (member, position), host in list(self._hosts.items()):
+            if member == to.member and to.position in (None, position):
+                host.caller.tell(told)
+
+    def _endpoints(self) -> dict[str, tuple[Endpoint, ...]]:
+        by_member: dict[str, list[Endpoint]] = {}
+        for (member, _), host in sorted(self._hosts.items(), key=lambda item: item[0]):
+            by_member.setdefault(member, []).append(host.endpoint)
+        return {member: tuple(endpoints) for member, endpoints in by_member.items()}
+
+    # -- those that do not answer -------------------------------------------------------------------------
+
+    def _look(self, now_s: float) -> None:
+        for (member, position), host in list(self._hosts.items()):
+            silent_s = now_s - host.caller.heard_s
+            if (
+                not host.finished
+                and silent_s > self._settings.silence_s
+                and (member, position) in self._hosts
+            ):
+                self._lose(member, f"its host {position} has been silent for {silent_s:.1f} s")
+        view = self._state.view
+        for (member, epoch), (since_s, reason) in list(self._accused.items()):
+            if view is None or epoch != view.epoch or member not in view.members:
+                del self._accused[member, epoch]
+            elif now_s - since_s > ACCUSED_S:
+                del self._accused[member, epoch]
+                self._lose(member, f"its peers cannot reach it: {reason}")
+        if view is not None and view.running and now_s - self._since_s > self._patience_s:
+            self._lose_stuck(view, now_s - self._since_s)
+
+    @property
+    def _patience_s(self) -> float:
+        usual_s = statistics.median(self._steps) if self._steps else 0.0
+        return max(self._settings.stuck_s, STUCK_TIMES * usual_s)
+
+    def _lose_stuck(self, view: View, seconds: float) -> None:
+        """Give up those that all others wait for; when all are late, nobody is: it may be the program."""
+        late: dict[str, list[int]] = {}
+        for (member, position), host in self._hosts.items():
+            computes = not host.beat.exchanging and not host.beat.phase
+            if member in view.members and host.voted != (view.epoch, view.step) and computes:
+                late.setdefault(member, []).append(position)
+        if late and set(late) != set(view.members):
+            for member, positions in late.items():
+                hosts = ", ".join(str(position) for position in sorted(positions))
+                self._lose(
+                    member,
+                    f"its host {hosts} has been at step {view.step} for {seconds:.0f} s, the others wait",
+                )
