@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
-from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
+from raytpu.record import Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
@@ -92,12 +92,14 @@ class TrainContext:
         return Program(function, options, cache=self._programs, log=self._log, pause=self._record.pause)
 
     def restore(self, state: Any) -> Any:
-        """The state of the newest durable checkpoint, laid out as ``state``; or ``state`` itself.
+        """The state of the newest good checkpoint, laid out as ``state``; or ``state`` itself.
 
-        Call it before ``batches("train")``, which then begins with the very next batch. Collective.
+        Damaged newer ones are put aside and recorded. Call it before ``batches("train")``, which then begins
+        with the very next batch. Collective.
 
         Raises:
             CheckpointMismatch: the checkpoint is of another model.
+            StorageError: there are checkpoints, and none is good.
         """
         if self._train_stream is not None:
             raise SpecError(
@@ -105,15 +107,13 @@ class TrainContext:
             )
         if self._store is None:
             return state
-        step = self._store.newest_step()
-        if step is None:
-            return state
         began = time.perf_counter()
-        restored, self._position = self._store.restore(step, state)
-        self._log.write(CheckpointRestored(step=step, seconds=time.perf_counter() - began))
-        self.start_step = step
-        self._record.resume_at(step)
-        return restored
+        restored = self._store.restore_newest(state)
+        if restored is None:
+            return state
+        self._record.restored(restored, time.perf_counter() - began)
+        self._position, self.start_step = restored.position, restored.step
+        return restored.state
 
     def has_data(self, name: str) -> bool:
         """Whether the workload provides a stream of this name (``eval`` exists when ``holdout`` is set)."""

@@ -146,7 +146,9 @@ class HostProcess:
         if job.checkpoint is not None:
             from raytpu.checkpoint import CheckpointStore
 
-            store = CheckpointStore(RunDirectory.at(job.directory).checkpoints, job.checkpoint.keep)
+            store = CheckpointStore(
+                RunDirectory.at(job.directory).checkpoints, job.checkpoint.keep, job.deadlines.checkpoint_s
+            )
 
         context = TrainContext(
             job=job,
