@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raytpu.checkpoint import CheckpointStore, DurableSave, VerifiedSave, durable_steps, rungs
+from raytpu.checkpoint import (
+    CheckpointStore,
+    DurableSave,
+    SlowSave,
+    VerifiedSave,
+    durable_steps,
+    orbax_store,
+    rungs,
+)
+from raytpu.checkpoint.orbax_store import slow_limit_s
 from raytpu.errors import CheckpointMismatch, DeadlineExceeded, SaveFailed, SpecError, StorageError
 from tests.runtime.host_processes import answers_of, run_hosts
+from tests.waiting import await_true
 
 DEADLINE_S = 60
 
@@ -305,3 +317,42 @@ def test_waiting_has_a_deadline(tmp_path: Path):
     with pytest.raises(DeadlineExceeded, match=f"waited 0 s for checkpoint {tmp_path}/1 to become durable"):
         store.wait(0)
     store.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"),
+    [
+        ([], 300.0),  # nothing to compare with: half the deadline
+        ([0.1, 0.2], 10.0),  # nobody acts on seconds
+        ([20.0, 30.0, 1000.0], 120.0),
+        ([200.0], 300.0),
+    ],
+)
+def test_a_save_is_slow_compared_with_those_before_and_with_its_deadline(earlier, expected):
+    assert slow_limit_s(earlier, deadline_s=600) == expected
+
+
+def test_a_save_that_does_not_end_is_told_once_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the first sign is the loop that stands still when the next one is due."""
+    monkeypatch.setattr(orbax_store, "SLOW_FLOOR_S", 0.0)
+    monkeypatch.setattr(orbax_store, "SLOW_FACTOR", 1)
+    go_on = threading.Event()
+    store = saved(tmp_path, 1)
+    store.save_reports()
+    writer = ocp.AsyncCheckpointer.wait_until_finished
+    monkeypatch.setattr(
+        ocp.AsyncCheckpointer, "wait_until_finished", lambda self: (go_on.wait(DEADLINE_S), writer(self))
+    )
+    store.save(2, train_state(), {})
+    told: list[object] = []
+    await_true("the slow save to be told", lambda: told.extend(store.save_reports()) or told)
+
+    [slow] = told
+    assert isinstance(slow, SlowSave)
+    assert slow.step == 2
+    assert slow.seconds > slow.limit_s > 0
+    assert store.durable_step == 1
+    assert store.save_reports() == []
+    go_on.set()
+    store.close(DEADLINE_S)
+    assert [type(report) for report in store.save_reports()] == [DurableSave, VerifiedSave]
