@@ -220,13 +220,14 @@ store.wait(60)
 vouch_for = orbax_store.vouch_for
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def on_a_full_disk(*arguments):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     return vouch_for(*arguments)
 orbax_store.vouch_for = on_a_full_disk
 store.save(2, {"x": jnp.ones(8)}, {})
 try:
     store.close(60)
 except SaveFailed as error:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     answer([str(error), store.durable_step, store.verified_step])
 """
 
