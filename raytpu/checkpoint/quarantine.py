@@ -59,6 +59,12 @@ def put_aside(directory: str, step: int, reason: str) -> Quarantined:
         make_folder(folder)
         try:
             os.rename(here, path)
+        except FileNotFoundError as error:
+            # Another gang that goes on from the same folder was faster.
+            others = [each for each in all_put_aside(directory) if each.step == step]
+            if not others:
+                raise StorageError(f"cannot move {here} to {path}: it is gone") from error
+            return others[-1]
         except OSError as error:
             raise StorageError(f"cannot move {here} to {path}: {error.strerror}") from error
     else:

@@ -172,3 +172,12 @@ def test_a_checkpoint_that_was_moved_before_its_reason_was_written_is_still_show
 
     [aside] = all_put_aside(str(tmp_path))
     assert (aside.step, aside.reason, aside.path) == (6, "", f"{tmp_path}/quarantined/6-1")
+
+
+def test_two_gangs_that_find_the_same_damage_do_not_fail_each_other(tmp_path: Path):
+    """Slices with a JAX world each restore from one folder at the same moment."""
+    checkpoint(str(tmp_path), 6)
+    first = put_aside(str(tmp_path), 6, "spoilt")
+
+    assert put_aside(str(tmp_path), 6, "spoilt, I see it too") == first
+    assert len(all_put_aside(str(tmp_path))) == 1
