@@ -6,6 +6,9 @@ Storage, which cannot rename), and last of all puts ``commit_success.txt`` in it
 (``orbax/checkpoint/_src/path/atomicity.py``, ``AtomicRenameTemporaryPath.finalize`` and
 ``CommitFileTemporaryPath.finalize``). So a step is durable when its directory has the plain number as its
 name and holds that file; this is true on both.
+
+Durable is not yet good: ``manifest.py`` tells what a checkpoint must hold, ``quarantine.py`` puts a damaged
+one aside.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from fsspec.core import url_to_fs
 from raytpu.errors import StorageError
 
 COMMIT_MARKER = "commit_success.txt"
+SET_ASIDE = "quarantined.json"
+"""In the directory of a damaged step that could not be moved away: it is no checkpoint any more."""
 TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"
 """Part of the name of a directory that is being written or deleted."""
 
@@ -23,7 +28,7 @@ TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"
 def durable_steps(directory: str) -> tuple[int, ...]:
     """Steps with a durable checkpoint under ``directory`` (a path or URL), oldest first.
 
-    A directory that does not exist has none.
+    A directory that does not exist has none. Those under quarantine do not count.
 
     Raises:
         StorageError: the path cannot be listed.
@@ -33,7 +38,13 @@ def durable_steps(directory: str) -> tuple[int, ...]:
         storage.invalidate_cache()
         names = [entry.rstrip("/").rsplit("/", 1)[-1] for entry in _children(storage, root)]
         steps = sorted(int(name) for name in names if is_step_name(name))
-        return tuple(step for step in steps if storage.exists(f"{root.rstrip('/')}/{step}/{COMMIT_MARKER}"))
+        root = root.rstrip("/")
+        return tuple(
+            step
+            for step in steps
+            if storage.exists(f"{root}/{step}/{COMMIT_MARKER}")
+            and not storage.exists(f"{root}/{step}/{SET_ASIDE}")
+        )
     except (OSError, ValueError, ImportError) as error:
         raise StorageError(f"{directory}: cannot list checkpoints: {error}") from error
 

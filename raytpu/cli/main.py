@@ -5,7 +5,7 @@
  1    a bug of raytpu's; the traceback is kept
  2    a wrong request: bad file, unknown option, unreadable data, a checkpoint of another model
  3    does not fit, or is refused now
- 4    a run that failed, or was stopped
+ 4    a run that failed, or was stopped; a damaged checkpoint
  5    findings of lint, check or doctor
 130   Ctrl-C
 ====  =======================================================================================
@@ -17,6 +17,7 @@ import sys
 
 import typer
 
+from raytpu.cli.checkpoints import checkpoints
 from raytpu.cli.explain import explain
 from raytpu.cli.logs import logs
 from raytpu.cli.plan import plan
@@ -48,7 +49,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for command in (run, plan, status, explain, logs, stop, topology, schema):
+for command in (run, plan, status, checkpoints, explain, logs, stop, topology, schema):
     app.command()(command)
 app.add_typer(slices_app, name="slices")
 app.add_typer(sim_app, name="sim")

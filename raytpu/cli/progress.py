@@ -11,17 +11,31 @@ from typing import Any
 from raytpu.record import (
     AttemptStarted,
     CheckpointDurable,
+    CheckpointQuarantined,
     CheckpointRestored,
+    CheckpointSlow,
+    CheckpointVerified,
     Evaluated,
     HostReady,
     PhaseTimed,
     ProgramCompiled,
     Recorded,
+    RunStarted,
     StateChanged,
     StepFinished,
 )
 
 LINE_INTERVAL_S = 5.0
+
+_OF_EVERY_HOST = (
+    ProgramCompiled,
+    CheckpointRestored,
+    CheckpointDurable,
+    CheckpointVerified,
+    CheckpointSlow,
+    Evaluated,
+)
+"""Events that all hosts write alike; those of process 0 are shown."""
 
 
 class RunProgress:
@@ -33,6 +47,10 @@ class RunProgress:
         self._began = time.monotonic()
         self._leader: str | None = None
         """The host of process 0: all hosts compile the same programs, one of them is told of."""
+        self._saves = False
+        """The run keeps checkpoints."""
+        self._durable: int | None = None
+        """Newest durable step; shown with every step."""
         self._bar: Any = None
         if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
             self._bar = _Bar(steps)
@@ -46,11 +64,12 @@ class RunProgress:
             return
         if isinstance(event, HostReady) and event.process_index == 0:
             self._leader = event.host
-        if (
-            isinstance(event, ProgramCompiled | CheckpointRestored | CheckpointDurable | Evaluated)
-            and recorded.writer != self._leader
-        ):
+        if isinstance(event, _OF_EVERY_HOST) and recorded.writer != self._leader:
             return
+        if isinstance(event, RunStarted):
+            self._saves = bool(event.checkpoints)
+        if isinstance(event, CheckpointDurable | CheckpointRestored):
+            self._durable = event.step
         text = _text(event)
         if text:
             self._print(text)
@@ -75,6 +94,8 @@ class RunProgress:
         words = [] if loss is None else [f"loss {loss:.4f}"]
         if event.tokens:
             words.append(f"{rate:,.0f} tokens/s")
+        if self._saves:
+            words.append("nothing durable yet" if self._durable is None else f"durable {self._durable}")
         if event.data_wait_s > 0.1 * event.seconds:
             words.append(f"waited {event.data_wait_s:.2f} s for data")
         if self._bar is not None:
@@ -133,8 +154,12 @@ def _text(event: object) -> str:
             return f"data prepared in {seconds:.1f} s"
         case ProgramCompiled(name=name, seconds=seconds, cache=cache) if seconds > 0.5:
             return f"compiled {name} in {seconds:.1f} s ({cache})"
-        case CheckpointRestored(step=step):
-            return f"restored step {step}"
+        case CheckpointRestored(step=step, verified=verified):
+            return f"restored step {step}" + ("" if verified else ", for which no manifest vouches")
+        case CheckpointQuarantined(step=step, reason=reason, path=path):
+            return f"checkpoint of step {step} is damaged and put aside as {path}: {reason}"
+        case CheckpointSlow(step=step, seconds=seconds, limit_s=limit_s):
+            return f"checkpoint of step {step} is slow: {seconds:.0f} s so far, limit {limit_s:.0f} s"
         case CheckpointDurable(step=step):
             return f"checkpoint of step {step} is durable"
         case Evaluated(step=step, metrics=metrics):

@@ -9,8 +9,11 @@ from raytpu.record.event_reading import read_events as read_events
 from raytpu.record.events import AttemptEnded as AttemptEnded
 from raytpu.record.events import AttemptStarted as AttemptStarted
 from raytpu.record.events import CheckpointDurable as CheckpointDurable
+from raytpu.record.events import CheckpointQuarantined as CheckpointQuarantined
 from raytpu.record.events import CheckpointRestored as CheckpointRestored
 from raytpu.record.events import CheckpointSaved as CheckpointSaved
+from raytpu.record.events import CheckpointSlow as CheckpointSlow
+from raytpu.record.events import CheckpointVerified as CheckpointVerified
 from raytpu.record.events import Damaged as Damaged
 from raytpu.record.events import Evaluated as Evaluated
 from raytpu.record.events import Event as Event
@@ -57,8 +60,11 @@ __all__ = [
     "AttemptStarted",
     "Bucket",
     "CheckpointDurable",
+    "CheckpointQuarantined",
     "CheckpointRestored",
     "CheckpointSaved",
+    "CheckpointSlow",
+    "CheckpointVerified",
     "Damaged",
     "Driver",
     "Evaluated",

@@ -127,11 +127,48 @@ class CheckpointDurable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointVerified:
+    """All files of the durable checkpoint were read back, and its manifest is written."""
+
+    kind: ClassVar[str] = "checkpoint_verified"
+    step: int
+    seconds: float = 0.0
+    """From the moment it was durable."""
+    size: int = 0
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSlow:
+    """A save takes far longer than it should, and still runs. Told once for each save."""
+
+    kind: ClassVar[str] = "checkpoint_slow"
+    step: int
+    seconds: float
+    """So far."""
+    limit_s: float
+    """Beyond which it counts as slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointQuarantined:
+    """The checkpoint is damaged; the run goes on from an older one."""
+
+    kind: ClassVar[str] = "checkpoint_quarantined"
+    step: int
+    reason: str
+    path: str = ""
+    """Where its files are now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRestored:
     kind: ClassVar[str] = "checkpoint_restored"
     step: int
     seconds: float
     path: str = ""
+    verified: bool = False
+    """A manifest vouched for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +235,9 @@ WrittenEvent = (
     | StepFinished
     | CheckpointSaved
     | CheckpointDurable
+    | CheckpointVerified
+    | CheckpointSlow
+    | CheckpointQuarantined
     | CheckpointRestored
     | Evaluated
     | SampleWritten
@@ -257,6 +297,7 @@ def _whole_or_none(value: int | None) -> int | None:
 
 _READER_OF_TYPE: Mapping[Any, Any] = {
     str: str,
+    bool: bool,
     int: int,
     float: float,
     int | None: _whole_or_none,

@@ -14,6 +14,9 @@ from raytpu.record.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointDurable,
+    CheckpointQuarantined,
+    CheckpointRestored,
+    CheckpointVerified,
     Damaged,
     Evaluated,
     PhaseTimed,
@@ -72,6 +75,10 @@ class RunSummary:
     """Median over the last steps that were kept."""
     goodput: Goodput
     last_durable_step: int | None
+    last_verified_step: int | None
+    """Of those that are left: a damaged one that was put under quarantine is in neither."""
+    quarantined: tuple[CheckpointQuarantined, ...]
+    """Checkpoints that were found damaged, in the order in which they were found."""
     checkpoint_path: str
     """Of the last durable checkpoint, or the folder it is in."""
     phases: tuple[Phase, ...]
@@ -106,7 +113,7 @@ def summarise(
     steps = steps_of(records)
     kept = [step for step in steps if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
-    durable = _last(events, CheckpointDurable)
+    durable, verified_step = _checkpoints(events)
     last_step = kept[-1].event.step if kept else None
     return RunSummary(
         run=started.run,
@@ -126,6 +133,8 @@ def summarise(
         step_s=statistics.median(s.event.seconds for s in kept[-RECENT_STEPS:]) if kept else None,
         goodput=split,
         last_durable_step=None if durable is None else durable.step,
+        last_verified_step=verified_step,
+        quarantined=tuple(event for event in events if isinstance(event, CheckpointQuarantined)),
         checkpoint_path="" if durable is None else durable.path or started.checkpoints,
         phases=_phases(records, attempt),
         programs=_programs(records, attempt),
@@ -163,6 +172,29 @@ def _finite(value: Any) -> Any:
 
 def _last(events: Sequence[object], kind: type[_E]) -> _E | None:
     return next((event for event in reversed(events) if isinstance(event, kind)), None)
+
+
+def _checkpoints(events: Sequence[object]) -> tuple[CheckpointDurable | None, int | None]:
+    """The newest durable checkpoint and the newest verified step that are still there.
+
+    A restore of an older step means that no newer one was good.
+    """
+    durable: dict[int, CheckpointDurable] = {}
+    verified: set[int] = set()
+    for event in events:
+        match event:
+            case CheckpointDurable(step=step):
+                durable[step] = event
+            case CheckpointVerified(step=step):
+                verified.add(step)
+            case CheckpointRestored(step=step, verified=vouched, path=path):
+                durable.setdefault(step, CheckpointDurable(step=step, path=path))
+                durable = {each: event for each, event in durable.items() if each <= step}
+                verified = {each for each in verified if each < step} | ({step} if vouched else set())
+            case CheckpointQuarantined(step=step):
+                durable.pop(step, None)
+                verified.discard(step)
+    return durable[max(durable)] if durable else None, max(verified, default=None)
 
 
 def _state(events: Sequence[object], driver_alive: bool) -> tuple[str, str]:

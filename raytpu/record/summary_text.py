@@ -37,7 +37,7 @@ def _lines(summary: RunSummary) -> Iterator[str]:
         yield from _labelled("reason", _shortened(summary.reason.splitlines()))
     yield from _labelled("steps", [_steps(summary)])
     yield from _labelled("speed", _speed(summary))
-    yield from _labelled("checkpoint", [_checkpoint(summary)])
+    yield from _labelled("checkpoint", _checkpoint(summary))
     if summary.attempts:
         yield from _labelled("attempts", [_attempts(summary)])
     yield from _labelled("wall time", _wall(summary.goodput))
@@ -84,11 +84,23 @@ def _speed(summary: RunSummary) -> list[str]:
     return [", ".join(words)] if words else []
 
 
-def _checkpoint(summary: RunSummary) -> str:
-    if summary.last_durable_step is None:
+def _checkpoint(summary: RunSummary) -> list[str]:
+    lines = [_durable(summary)]
+    for each in summary.quarantined:
+        lines.append(f"step {each.step} was damaged and is under quarantine: {each.path}")
+        lines.append(f"  {each.reason}")
+    return lines
+
+
+def _durable(summary: RunSummary) -> str:
+    step, verified = summary.last_durable_step, summary.last_verified_step
+    if step is None:
         return "none is durable yet"
     path = f": {summary.checkpoint_path}" if summary.checkpoint_path else ""
-    return f"step {summary.last_durable_step} is durable{path}"
+    if verified == step:
+        return f"step {step} is durable and verified{path}"
+    older = "" if verified is None else f" (step {verified} is)"
+    return f"step {step} is durable, not verified{older}{path}"
 
 
 def _attempts(summary: RunSummary) -> str:

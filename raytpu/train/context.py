@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
-from raytpu.record import CheckpointRestored, Evaluated, EventLog, SampleWritten
+from raytpu.record import Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
@@ -128,12 +128,14 @@ class TrainContext:
         return self._step
 
     def restore(self, state: Any) -> Any:
-        """The state of the newest durable checkpoint, laid out as ``state``; or ``state`` itself.
+        """The state of the newest good checkpoint, laid out as ``state``; or ``state`` itself.
 
-        Call it before ``batches("train")``, which then begins with the very next batch. Collective.
+        Damaged newer ones are put aside and recorded. Call it before ``batches("train")``, which then begins
+        with the very next batch. Collective.
 
         Raises:
             CheckpointMismatch: the checkpoint is of another model.
+            StorageError: there are checkpoints, and none is good.
         """
         if self._train_stream is not None:
             raise SpecError(
@@ -144,14 +146,15 @@ class TrainContext:
         return self._among_replicas(self._session, state)
 
     def _from_storage(self, state: Any) -> Any:
-        step = None if self._store is None else self._store.newest_step()
-        if self._store is None or step is None:
+        if self._store is None:
             return state
         began = time.perf_counter()
-        restored, self._position = self._store.restore(step, state)
-        self._log.write(CheckpointRestored(step=step, seconds=time.perf_counter() - began))
-        self._start_after(step)
-        return restored
+        restored = self._store.restore_newest(state)
+        if restored is None:
+            return state
+        self._record.restored(restored, time.perf_counter() - began)
+        self._position, self.start_step = restored.position, restored.step
+        return restored.state
 
     def _among_replicas(self, session: ReplicaSession, state: Any) -> Any:
         if self._step is None:
@@ -164,7 +167,8 @@ class TrainContext:
             step, state = state_from_replica(session, state, self._log)
             started = session.membership.started
             self._position, self._steps_ahead = dict(started.position), step - started.step
-            self._start_after(step)
+            self.start_step = step
+            self._record.resume_at(step)
         else:
             state = self._from_storage(state)
             session.begin(self.start_step, self._position or {})
@@ -179,10 +183,6 @@ class TrainContext:
         shape = (self._job.global_batch // session.place.parts, int(self._job.config["sequence_length"]))
         rows = jax.ShapeDtypeStruct(shape, "int32", sharding=self.batch_sharding)
         return {"tokens": rows, "targets": rows}
-
-    def _start_after(self, step: int) -> None:
-        self.start_step = step
-        self._record.resume_at(step)
 
     def has_data(self, name: str) -> bool:
         """Whether the workload provides a stream of this name (``eval`` exists when ``holdout`` is set)."""

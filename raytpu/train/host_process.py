@@ -149,6 +149,7 @@ class HostProcess:
             store = CheckpointStore(
                 RunDirectory.at(job.directory).checkpoints,
                 job.checkpoint.keep,
+                job.deadlines.checkpoint_s,
                 clean=job.replica is None or job.replica.first,
             )
         session = None

@@ -12,7 +12,17 @@ import jax
 
 from raytpu.data import BatchStream
 from raytpu.errors import RunStopped, SpecError
-from raytpu.record import CheckpointDurable, CheckpointSaved, EventLog, StepFinished
+from raytpu.record import (
+    CheckpointDurable,
+    CheckpointQuarantined,
+    CheckpointRestored,
+    CheckpointSaved,
+    CheckpointSlow,
+    CheckpointVerified,
+    EventLog,
+    StepFinished,
+    WrittenEvent,
+)
 from raytpu.record.storage import join_url
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
@@ -21,7 +31,8 @@ if TYPE_CHECKING:
     from raytpu.train.replicas.session import ReplicaSession
 
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
-    from raytpu.checkpoint import CheckpointStore
+    from raytpu.checkpoint import CheckpointStore, Restored
+    from raytpu.checkpoint.orbax_store import SaveReport
 
 Announce = Callable[[str, int, Mapping[str, float]], None]
 """Tells Ray Train that a checkpoint is durable: path, step, metrics. Collective."""
@@ -64,8 +75,23 @@ class StepRecord:
         if "global_batch" in job.config and "sequence_length" in job.config:
             self._tokens = int(job.config["global_batch"]) * int(job.config["sequence_length"])
 
+    def restored(self, restored: Restored, seconds: float) -> None:
+        """Steps up to that of ``restored`` are done and durable."""
+        self._step = restored.step
+        if jax.process_index() == 0:
+            for each in restored.quarantined:
+                self._log.write(CheckpointQuarantined(step=each.step, reason=each.reason, path=each.path))
+        self._log.write(
+            CheckpointRestored(
+                step=restored.step,
+                seconds=seconds,
+                path=self._path_of(restored.step),
+                verified=restored.verified,
+            )
+        )
+
     def resume_at(self, step: int) -> None:
-        """Steps up to ``step`` are done and durable."""
+        """Steps up to ``step`` are done, and their state came from a living replica."""
         self._step = step
 
     @contextmanager
@@ -115,7 +141,7 @@ class StepRecord:
         last = self._farewell.is_last(step)
         if state is not None and self._must_save(step, last):
             self._save(step, state, position)
-        self._note_durable()
+        self._note_saves()
         if last and step != self._job.steps:
             saved = self._saved_step == step
             self.finish()
@@ -153,17 +179,25 @@ class StepRecord:
         if self._saved_step is None:
             return
         store.wait(self._job.deadlines.checkpoint_s)
-        self._note_durable()
+        self._note_saves()
         self._announce(self._path_of(self._saved_step), self._saved_step, self._saved_metrics)
         self._saved_step = None
 
-    def _note_durable(self) -> None:
-        if self._store is None:
-            return
-        for save in self._store.durable_saves():
-            self._log.write(
-                CheckpointDurable(step=save.step, seconds=save.seconds, path=self._path_of(save.step))
+    def _note_saves(self) -> None:
+        if self._store is not None:
+            for report in self._store.save_reports():
+                self._log.write(self._event_of(report))
+
+    def _event_of(self, report: SaveReport) -> WrittenEvent:
+        from raytpu.checkpoint import DurableSave, SlowSave
+
+        if isinstance(report, SlowSave):
+            return CheckpointSlow(step=report.step, seconds=report.seconds, limit_s=report.limit_s)
+        if isinstance(report, DurableSave):
+            return CheckpointDurable(
+                step=report.step, seconds=report.seconds, path=self._path_of(report.step)
             )
+        return CheckpointVerified(step=report.step, seconds=report.seconds, size=report.size)
 
     def _path_of(self, step: int) -> str:
         assert self._store is not None

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import ray
 from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
 
-from raytpu.checkpoint import newest_durable_step
 from raytpu.errors import RaytpuError, RunStopped, SpecError, WrongRequest
 from raytpu.plan import GangPlan, plan_mesh
 from raytpu.record import (
@@ -198,8 +197,7 @@ class JaxTrainer:
     def _train(self, attempt: Attempt) -> Result:
         if self._replicas is None:
             return run_attempt(attempt)
-        newest = newest_durable_step(self.directory.checkpoints) if self._checkpoint is not None else None
-        return run_replicas(attempt, self._replicas, newest_step=newest or 0)
+        return run_replicas(attempt, self._replicas)
 
     def _attempt(self, attempt: int, log: EventLog, lease: RunLease) -> Attempt:
         directory = self.directory

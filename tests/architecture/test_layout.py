@@ -22,6 +22,7 @@ PRIVATE_RAY = {
     "raytpu/gang/ray_internals.py",
     "raytpu/cluster/ray_node.py",
     "raytpu/train/ray_train_seam.py",
+    "raytpu/checkpoint/agreement.py",
 }
 """Modules that may use what Ray keeps private; each has a test that tells when Ray changes it."""
 

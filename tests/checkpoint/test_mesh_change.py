@@ -43,7 +43,7 @@ def digest(state):
 store = CheckpointStore(given["directory"], keep=5)
 state, position = create(0), {}
 if given["restore"] is not None:
-    state, position = store.restore(given["restore"], state)
+    state, position = store.restore(given["restore"], state)[:2]
 else:
     state = create(1)
 store.save(given["save"], state, {"from": given["save"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raytpu.checkpoint import CheckpointStore, durable_steps
+from raytpu.checkpoint import (
+    CheckpointStore,
+    DurableSave,
+    SlowSave,
+    VerifiedSave,
+    durable_steps,
+    orbax_store,
+    rungs,
+)
+from raytpu.checkpoint.orbax_store import slow_limit_s
 from raytpu.errors import CheckpointMismatch, DeadlineExceeded, SaveFailed, SpecError, StorageError
 from tests.runtime.host_processes import answers_of, run_hosts
+from tests.waiting import await_true
 
 DEADLINE_S = 60
 
@@ -53,11 +65,12 @@ def test_any_tree_comes_back_bit_for_bit_with_its_own_nodes(tmp_path: Path):
     """An optax state restored as dicts fails at the first update."""
     store = saved(tmp_path, 3, 7)
 
-    state, position = store.restore(None, train_state(seed=0))
+    restored = store.restore_newest(train_state(seed=0))
 
-    assert position == {"step": 7}
-    assert same(state, train_state(seed=7))
-    assert same(store.restore(3, train_state(seed=0))[0], train_state(seed=3))
+    assert restored is not None
+    assert (restored.step, restored.position, restored.verified) == (7, {"step": 7}, True)
+    assert same(restored.state, train_state(seed=7))
+    assert same(store.restore(3, train_state(seed=0)).state, train_state(seed=3))
 
 
 def test_a_description_of_the_state_is_enough_to_restore(tmp_path: Path):
@@ -69,7 +82,7 @@ def test_a_description_of_the_state_is_enough_to_restore(tmp_path: Path):
         jax.eval_shape(train_state),
     )
 
-    state, _ = store.restore(5, described)
+    state = store.restore(5, described).state
 
     assert same(state, train_state(seed=5))
     assert all(leaf.sharding.device_set == set(jax.devices()) for leaf in jax.tree.leaves(state))
@@ -95,17 +108,20 @@ def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path: Path):
         state = bump(state)
     store.wait(DEADLINE_S)
 
-    assert np.array_equal(np.asarray(store.restore(1, state)[0]["x"]), expected + 2)
+    assert np.array_equal(np.asarray(store.restore(1, state).state["x"]), expected + 2)
 
 
-def test_a_save_counts_once_it_is_durable_and_is_reported_once(tmp_path: Path):
+def test_a_save_is_durable_then_verified_and_each_is_reported_once(tmp_path: Path):
     store = saved(tmp_path, 4)
 
-    assert (store.durable_step, store.newest_step()) == (4, 4)
-    [save] = store.durable_saves()
-    assert save.step == 4
-    assert save.seconds > 0
-    assert store.durable_saves() == []
+    assert (store.durable_step, store.verified_step) == (4, 4)
+    durable, verified = store.save_reports()
+    assert isinstance(durable, DurableSave)
+    assert isinstance(verified, VerifiedSave)
+    assert (durable.step, verified.step) == (4, 4)
+    assert durable.seconds > 0
+    assert verified.size == sum(rung.size for rung in rungs(str(tmp_path))) > 0
+    assert store.save_reports() == []
 
 
 def test_the_newest_are_kept_and_the_newest_is_never_removed(tmp_path: Path):
@@ -123,7 +139,7 @@ def test_saving_a_saved_step_again_changes_nothing(tmp_path: Path):
     store.save(4, train_state(seed=9), {"step": 9})
     store.wait(DEADLINE_S)
 
-    assert store.restore(4, train_state())[1] == {"step": 4}
+    assert store.restore(4, train_state()).position == {"step": 4}
 
 
 def test_a_step_of_an_abandoned_branch_is_overwritten(tmp_path: Path):
@@ -135,7 +151,7 @@ def test_a_step_of_an_abandoned_branch_is_overwritten(tmp_path: Path):
     store.save(2, train_state(seed=22), {"step": 22})
     store.wait(DEADLINE_S)
 
-    assert store.restore(2, train_state())[1] == {"step": 22}
+    assert store.restore(2, train_state()).position == {"step": 22}
 
 
 def test_opening_removes_what_a_killed_save_left(tmp_path: Path):
@@ -158,7 +174,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path: Pa
     del other["key"]
 
     with pytest.raises(CheckpointMismatch) as caught:
-        store.restore(None, other)
+        store.restore_newest(other)
 
     message = str(caught.value)
     assert f"{tmp_path}/5 holds another model: 8 of 9 leaves differ" in message
@@ -198,15 +214,10 @@ def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path: Path):
 
 
 def test_an_empty_directory_has_nothing_to_restore(tmp_path: Path):
+    store = CheckpointStore(str(tmp_path), keep=1)
+
+    assert store.restore_newest(train_state()) is None
     with pytest.raises(StorageError, match="no durable checkpoint"):
-        CheckpointStore(str(tmp_path), keep=1).restore(None, train_state())
-
-
-def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path: Path):
-    store = saved(tmp_path, 1)
-    shutil.rmtree(tmp_path / "1" / "state")
-
-    with pytest.raises(StorageError, match=rf"{tmp_path}/1: cannot be read"):
         store.restore(1, train_state())
 
 
@@ -290,7 +301,9 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_older_one_the_newest(tmp_path
     assert durable_steps(str(tmp_path)) == (1,)
     assert any("tmp" in path.name for path in tmp_path.iterdir()), "the save was not under way"
     store = CheckpointStore(str(tmp_path), keep=1)
-    assert store.restore(None, {"x": jnp.zeros(1 << 24)})[1] == {"at": 1}
+    restored = store.restore_newest({"x": jnp.zeros(1 << 24)})
+    assert restored is not None
+    assert restored.position == {"at": 1}
     store.save(2, {"x": jnp.zeros(8)}, {})
     store.close(DEADLINE_S)
     assert durable_steps(str(tmp_path)) == (2,)
@@ -304,3 +317,42 @@ def test_waiting_has_a_deadline(tmp_path: Path):
     with pytest.raises(DeadlineExceeded, match=f"waited 0 s for checkpoint {tmp_path}/1 to become durable"):
         store.wait(0)
     store.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"),
+    [
+        ([], 300.0),  # nothing to compare with: half the deadline
+        ([0.1, 0.2], 10.0),  # nobody acts on seconds
+        ([20.0, 30.0, 1000.0], 120.0),
+        ([200.0], 300.0),
+    ],
+)
+def test_a_save_is_slow_compared_with_those_before_and_with_its_deadline(earlier, expected):
+    assert slow_limit_s(earlier, deadline_s=600) == expected
+
+
+def test_a_save_that_does_not_end_is_told_once_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the first sign is the loop that stands still when the next one is due."""
+    monkeypatch.setattr(orbax_store, "SLOW_FLOOR_S", 0.0)
+    monkeypatch.setattr(orbax_store, "SLOW_FACTOR", 1)
+    go_on = threading.Event()
+    store = saved(tmp_path, 1)
+    store.save_reports()
+    writer = ocp.AsyncCheckpointer.wait_until_finished
+    monkeypatch.setattr(
+        ocp.AsyncCheckpointer, "wait_until_finished", lambda self: (go_on.wait(DEADLINE_S), writer(self))
+    )
+    store.save(2, train_state(), {})
+    told: list[object] = []
+    await_true("the slow save to be told", lambda: told.extend(store.save_reports()) or told)
+
+    [slow] = told
+    assert isinstance(slow, SlowSave)
+    assert slow.step == 2
+    assert slow.seconds > slow.limit_s > 0
+    assert store.durable_step == 1
+    assert store.save_reports() == []
+    go_on.set()
+    store.close(DEADLINE_S)
+    assert [type(report) for report in store.save_reports()] == [DurableSave, VerifiedSave]

@@ -55,7 +55,7 @@ def test_a_run_whose_driver_was_killed_is_lost_and_can_be_resumed(run):
     assert result.exit_code == 0
     assert result.stdout.startswith("run demo: driver lost\n")
     assert "steps        3 of 10, loss 5.0000 → 3.0000\n" in result.stdout
-    assert f"checkpoint   step 2 is durable: {run.checkpoints}/2\n" in result.stdout
+    assert f"checkpoint   step 2 is durable, not verified: {run.checkpoints}/2\n" in result.stdout
     assert "next         run the same file again to go on from step 2\n" in result.stdout
     assert f"directory    {run.url}\n" in result.stdout
 

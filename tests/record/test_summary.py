@@ -11,7 +11,9 @@ import pytest
 
 from raytpu.record import (
     CheckpointDurable,
+    CheckpointQuarantined,
     CheckpointRestored,
+    CheckpointVerified,
     Evaluated,
     PhaseTimed,
     ProgramCompiled,
@@ -45,6 +47,7 @@ def whole_story() -> Logbook:
     book.steps(6, 9).steps(10, 10, seconds=2.0, data_wait_s=0.25)
     book.add(Evaluated(step=10, metrics={"loss": 5.25}), "slice-0/0")
     book.add(CheckpointDurable(step=10, seconds=0.5, path="/runs/demo/001/checkpoints/10"), "slice-0/0")
+    book.add(CheckpointVerified(step=10, size=1 << 20), "slice-0/0")
     book.add(SampleWritten(text="def main():\n    return 1"), "slice-0/0")
     return book.at(1030.0).end_attempt().end()
 
@@ -75,6 +78,51 @@ def test_the_summary_of_a_run_that_never_got_to_a_step_reads_as_it_should():
     book.end_attempt("failed", "no module named 'foo'\n  at line 3").end("failed", "no module named 'foo'")
 
     compare_with_golden(render_summary(summarise(book.records)), "failed_early.txt")
+
+
+def checkpoint_lines(book: Logbook) -> str:
+    text = render_summary(summarise(book.records))
+    return text[text.index("  checkpoint ") : text.index("  attempts ")]
+
+
+def test_a_checkpoint_that_is_not_verified_yet_says_so():
+    """Who wants to delete older ones by hand must know."""
+    book = Logbook().start().start_attempt(1).steps(1, 6)
+    for step in (5, 6):
+        book.add(CheckpointDurable(step=step), "slice-0/0")
+    assert "step 6 is durable, not verified: /runs" in checkpoint_lines(book)
+
+    book.add(CheckpointVerified(step=5), "slice-0/0")
+    assert "step 6 is durable, not verified (step 5 is): /runs" in checkpoint_lines(book)
+    book.add(CheckpointVerified(step=6), "slice-0/0").add(CheckpointDurable(step=6), "slice-0/1")
+    assert "step 6 is durable and verified: /runs" in checkpoint_lines(book)
+
+
+def test_a_damaged_checkpoint_is_shown_with_its_reason_and_counts_no_more():
+    """Somebody has to look at the disk, and the run is further back than it was."""
+    book = Logbook().start().start_attempt(1).steps(1, 10)
+    for step in (5, 10):
+        book.add(CheckpointDurable(step=step), "slice-0/0").add(CheckpointVerified(step=step), "slice-0/0")
+    book.end_attempt("slice_lost").start_attempt(2)
+    book.add(CheckpointQuarantined(step=10, reason="state/d/ab is missing", path="q/10-1"), "slice-0/0")
+    book.add(CheckpointRestored(step=5, seconds=0.1, verified=True), "slice-0/0")
+
+    summary = summarise(book.records)
+    assert (summary.last_durable_step, summary.last_verified_step) == (5, 5)
+    assert [each.step for each in summary.quarantined] == [10]
+    lines = checkpoint_lines(book)
+    assert "step 5 is durable and verified" in lines
+    assert "step 10 was damaged and is under quarantine: q/10-1\n" in lines
+    assert "state/d/ab is missing\n" in lines
+
+
+def test_a_restored_step_is_durable_even_if_nobody_lived_to_write_that_down():
+    book = Logbook().start().start_attempt(2)
+    book.add(CheckpointRestored(step=5, seconds=0.1, path="/runs/demo/001/checkpoints/5"), "slice-0/0")
+
+    summary = summarise(book.records)
+    assert (summary.last_durable_step, summary.last_verified_step) == (5, None)
+    assert "/runs/demo/001/checkpoints/5" in checkpoint_lines(book)
 
 
 def test_a_summary_has_no_escape_codes():

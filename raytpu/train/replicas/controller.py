@@ -70,11 +70,8 @@ class _Replica:
     lost: str | None = None
 
 
-def run_replicas(attempt: Attempt, replicas: Replicas, *, newest_step: int) -> Result:
+def run_replicas(attempt: Attempt, replicas: Replicas) -> Result:
     """Train once, on slices that are replicas. Every slice and process is free again at the end.
-
-    Args:
-        newest_step: of the newest durable checkpoint, 0 without one.
 
     Raises:
         as ``run_attempt``.
@@ -85,7 +82,7 @@ def run_replicas(attempt: Attempt, replicas: Replicas, *, newest_step: int) -> R
     with hold_for(attempt) as lease:
         log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
         log.write(StateChanged(state="starting hosts"))
-        run = ReplicaRun(attempt, lease, replicas, first_step=newest_step + 1)
+        run = ReplicaRun(attempt, lease, replicas)
         ended = run.train()
     last = max(ended, key=lambda each: each["metrics"]["step"] if each else -1)
     return result_of(attempt.run_config, last.get("metrics", {}), last.get("path"))
@@ -98,10 +95,9 @@ class ReplicaRun:
         attempt: what is to be run.
         lease: the slices that it begins with.
         settings: of the workload.
-        first_step: the first one to be made.
     """
 
-    def __init__(self, attempt: Attempt, lease: Lease, settings: Replicas, *, first_step: int) -> None:
+    def __init__(self, attempt: Attempt, lease: Lease, settings: Replicas) -> None:
         self._attempt, self._lease, self._settings = attempt, lease, settings
         self._job: TrainJob = attempt.job_for(lease.plan)
         self._parts = attempt.slices.count
@@ -121,7 +117,6 @@ class ReplicaRun:
             founders=[member for member, _ in founders],
             hosts=len(lease.slices[0].hosts),
             parts=self._parts,
-            step=first_step,
             settings=settings,
             lost=self._on_lost,
             admitted=self._on_admitted,

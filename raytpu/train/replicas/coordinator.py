@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from raytpu.gang import stream
@@ -53,7 +54,6 @@ class Coordinator:
         founders: replicas that begin with the same state, in order.
         hosts: of each replica.
         parts: that a step's rows are divided into.
-        step: the first one.
         settings: of the workload.
         lost: told of each replica that is given up, with the reason, from the coordinator's thread.
         admitted: told of each replica that has got the state and takes part.
@@ -66,7 +66,6 @@ class Coordinator:
         founders: Sequence[str],
         hosts: int,
         parts: int,
-        step: int,
         settings: Replicas,
         lost: Callable[[str, str], None],
         admitted: Callable[[str], None],
@@ -76,9 +75,12 @@ class Coordinator:
         self._desk = Desk(
             address, lambda *said: self._inbox.put(said), lambda caller: self._inbox.put((caller, None))
         )
-        self._state = protocol.begin(
-            founders=tuple(founders), hosts=hosts, parts=parts, least=settings.least, step=step
+        self._begin = partial(
+            protocol.begin, founders=tuple(founders), hosts=hosts, parts=parts, least=settings.least
         )
+        self._state: protocol.State | None = None
+        """``None`` until a founder has told after which step its state is."""
+        self._founders, self._early = set(founders), list[messages.Event]()
         self._hosts: dict[tuple[str, int], _Host] = {}
         self._of: dict[Caller, tuple[str, int]] = {}
         self._started: Started | None = None
@@ -104,7 +106,7 @@ class Coordinator:
     @property
     def view(self) -> View | None:
         """What was told last."""
-        return self._state.view
+        return None if self._state is None else self._state.view
 
     def give_up(self, member: str, reason: str) -> None:
         """Somebody else knows that this replica is lost. Any thread."""
@@ -143,7 +145,7 @@ class Coordinator:
             case Beat():
                 self._hosts[self._of[caller]].beat = message
             case Started():
-                self._started = self._started or message
+                self._founder_started(self._of[caller][0], message)
             case Accuses():
                 self._accused.setdefault((message.member, message.epoch), (time.monotonic(), message.reason))
             case Finished():
@@ -153,6 +155,17 @@ class Coordinator:
                 self._decide(message)
             case _:
                 self._decide(message)
+
+    def _founder_started(self, member: str, started: Started) -> None:
+        if self._started is None:
+            self._started = started
+            self._state = self._begin(step=started.step + 1)
+            for early, reason in self._lost_early.items():
+                self._decide(messages.Lost(member=early, reason=reason))
+        elif started.step != self._started.step:
+            self._lose(
+                member, f"its state is that after step {started.step}, the others' {self._started.step}"
+            )
 
     def _left(self, caller: Caller) -> None:
         key = self._of.pop(caller, None)
@@ -170,6 +183,12 @@ class Coordinator:
         self._lost(member, reason)
 
     def _decide(self, event: Any) -> None:
+        if self._state is None:
+            self._early.append(event)
+            lost = {each.member: each.reason for each in self._early if isinstance(each, messages.Lost)}
+            if lost.keys() >= self._founders:
+                self._over = "; ".join(f"{member}: {reason}" for member, reason in lost.items())
+            return
         before = self._state.view
         self._state, answers = protocol.advance(self._state, event)
         for to in answers:
@@ -210,7 +229,7 @@ class Coordinator:
                 and (member, position) in self._hosts
             ):
                 self._lose(member, f"its host {position} has been silent for {silent_s:.1f} s")
-        view = self._state.view
+        view = self.view
         for (member, epoch), (since_s, reason) in list(self._accused.items()):
             if view is None or epoch != view.epoch or member not in view.members:
                 del self._accused[member, epoch]
