@@ -144,12 +144,17 @@ class ReplicaRun:
                 ended = self._ended()
                 if ended is not None:
                     return ended
-                if self._coordinator.over is not None:
-                    self._raise_own_failure()
-                    raise HostLost(f"every replica is lost: {self._coordinator.over}")
+                self._check_coordinator()
                 time.sleep(LOOK_S)
         finally:
             self._stop()
+
+    def _check_coordinator(self) -> None:
+        try:
+            self._coordinator.check()
+        except HostLost:
+            self._raise_own_failure()
+            raise
 
     # -- what happens to replicas ------------------------------------------------------------------------
 

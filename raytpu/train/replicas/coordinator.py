@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from raytpu.errors import HostLost
 from raytpu.gang import stream
 from raytpu.gang.desk import Caller, Desk, Inbox
 from raytpu.plan import replica_messages as messages
@@ -89,6 +90,7 @@ class Coordinator:
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
         self._since_s = time.monotonic()
         self._over: str | None = None
+        self._failure: Exception | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="raytpu-coordinator", daemon=True)
         self._thread.start()
@@ -98,10 +100,16 @@ class Coordinator:
         """Where hosts find it, and the secret that it wants to hear."""
         return stream.Address(host=self._desk.host, port=self._desk.port, token=self._desk.token, version="")
 
-    @property
-    def over(self) -> str | None:
-        """Why nothing can go on, once no replica has the state any more."""
-        return self._over
+    def check(self) -> None:
+        """Raise when nothing can go on.
+
+        Raises:
+            HostLost: no replica has the state any more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._over is not None:
+            raise HostLost(f"every replica is lost: {self._over}")
 
     @property
     def view(self) -> View | None:
@@ -124,15 +132,21 @@ class Coordinator:
     # -- one thread decides ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed.is_set():
-            for caller, message in self._inbox.take(LOOK_S):
-                if caller is not None and message is None:
-                    self._left(caller)
-                elif caller is not None:
-                    self._heard(caller, message)
-                elif message is not None:
-                    self._lose(message.member, message.reason)
-            self._look(time.monotonic())
+        try:
+            while not self._closed.is_set():
+                for caller, message in self._inbox.take(LOOK_S):
+                    self._happened(caller, message)
+                self._look(time.monotonic())
+        except Exception as error:  # the thread's boundary: raised again by check
+            self._failure = error
+
+    def _happened(self, caller: Caller | None, message: Any) -> None:
+        if caller is not None and message is None:
+            self._left(caller)
+        elif caller is not None:
+            self._heard(caller, message)
+        elif message is not None:
+            self._lose(message.member, message.reason)
 
     def _heard(self, caller: Caller, message: Any) -> None:
         match message:
@@ -160,12 +174,11 @@ class Coordinator:
         if self._started is None:
             self._started = started
             self._state = self._begin(step=started.step + 1)
-            for early, reason in self._lost_early.items():
-                self._decide(messages.Lost(member=early, reason=reason))
+            for event in self._early:
+                self._decide(event)
         elif started.step != self._started.step:
-            self._lose(
-                member, f"its state is that after step {started.step}, the others' {self._started.step}"
-            )
+            begun = self._started.step
+            self._lose(member, f"it begins after step {started.step}, the others after step {begun}")
 
     def _left(self, caller: Caller) -> None:
         key = self._of.pop(caller, None)
