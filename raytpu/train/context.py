@@ -267,10 +267,10 @@ class TrainContext:
             SaveFailed: the last save failed: a run whose last checkpoint is stale has not succeeded.
         """
         self._record.finish()
+        if self._session is not None:
+            self._session.finish(self._record.save_last)
         if self._store is not None:
             self._store.close(self._job.deadlines.checkpoint_s)
-        if self._session is not None:
-            self._session.membership.finish()
 
     def close(self) -> None:
         """Stop the threads of all streams; safe after any failure.

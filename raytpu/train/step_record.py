@@ -69,6 +69,8 @@ class StepRecord:
         self._pending: _Pending | None = None
         self._last_metrics: dict[str, float] = {}
         self._led, self._was_due = True, False
+        self._last: tuple[int, Any, Mapping[str, Any]] | None = None
+        """Step, state and position, kept by replicas only: the state is in memory there anyway."""
         self._saved_step: int | None = None
         self._saved_metrics: dict[str, float] = {}
         self._tokens = 0
@@ -138,6 +140,8 @@ class StepRecord:
         self._flush()
         self._pending = _Pending(step, dict(metrics), self._data_wait_s)
         self._data_wait_s = 0.0
+        if self._session is not None:
+            self._last = (step, state, position)
         last = self._farewell.is_last(step)
         if state is not None and self._must_save(step, last):
             self._save(step, state, position)
@@ -145,7 +149,15 @@ class StepRecord:
         if last and step != self._job.steps:
             saved = self._saved_step == step
             self.finish()
+            if self._session is not None:
+                self._session.finish(self.save_last)
             raise RunStopped(self._farewell.reason + (f"; step {step} is saved" if saved else ""))
+
+    def save_last(self) -> None:
+        """Save the last step, in place of the replica that was to do it and is lost. Collective."""
+        if self._store is not None and self._was_due and self._last is not None:
+            self._save(*self._last)
+            self.finish()
 
     def finish(self) -> None:
         """Fetch the last metrics and wait for the last save. Collective."""

@@ -10,14 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Result
 
-from raytpu.errors import HostLost, ProgramFailed, RaytpuError, Refused, RunFailed
+from raytpu.errors import (
+    HostLost,
+    RaytpuError,
+    Refused,
+    RunFailed,
+)
 from raytpu.gang import HeldSlice, Host, Lease, call_hosts
 from raytpu.gang.hosts import start_hosts_of
 from raytpu.gang.release import RELEASE_S, within_s
@@ -26,16 +31,13 @@ from raytpu.plan.replicas import mesh_of_slice, world_of_slice
 from raytpu.record import PhaseTimed, StateChanged
 from raytpu.spec import Replicas
 from raytpu.train.attempt import Attempt, data_preparer, hold_for, prepared_streams
-from raytpu.train.endings import is_peer_failure
-from raytpu.train.host_process import HostProcess
+from raytpu.train.farewell import SaveOnNotice
 from raytpu.train.job import ReplicaPlace, TrainJob
 from raytpu.train.ray_train_seam import result_of
 from raytpu.train.replicas.coordinator import Coordinator
+from raytpu.train.replicas.replica import CALLS_AT_ONCE, Replica, ReplicaHost, ended_reason, own_failure
 
 LOOK_S = 0.2
-
-CALLS_AT_ONCE = 8
-"""Of a host's actor: the train function is one, and beside it the driver asks how things are."""
 
 LAST_WORDS_S = 2.0
 """For the hosts of a lost replica to say what their train function raised, if it is that; gloo's failure and
@@ -43,31 +45,6 @@ Ray's word of a death take 0.1 to 0.35 s when idle."""
 
 RETRY_S = 10.0
 """After no slice could be had as a replacement, before asking again; the run goes on without it."""
-
-
-class ReplicaHost(HostProcess):
-    """A host process whose train function is called by this driver instead of Ray Train."""
-
-    def train(self, program: Any) -> dict[str, Any]:
-        """Run to the end; the last durable checkpoint that this replica has saved, if it has saved any."""
-        last: dict[str, Any] = {}
-
-        def announce(path: str, step: int, metrics: Any) -> None:
-            last.update(path=path, metrics={"step": step, **metrics})
-
-        self.run(program, announce)
-        return last
-
-
-@dataclass(slots=True)
-class _Replica:
-    member: str
-    held: HeldSlice
-    lease: Lease
-    hosts: tuple[Host, ...]
-    began_s: float = field(default_factory=time.monotonic)
-    running: list[ray.ObjectRef] = field(default_factory=list)
-    lost: str | None = None
 
 
 def run_replicas(attempt: Attempt, replicas: Replicas) -> Result:
@@ -103,9 +80,10 @@ class ReplicaRun:
         self._parts = attempt.slices.count
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, Replica] = {}
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
+        self._last_save: SaveOnNotice | None = None
         self._over = threading.Event()
         self._streams: dict[str, Any] = {}
         self._streams_ready = threading.Event()
@@ -185,13 +163,13 @@ class ReplicaRun:
             )
             self._attempt.log.write(StateChanged(state="running", reason=self._in_words()))
 
-    def _bury(self, replica: _Replica) -> None:
+    def _bury(self, replica: Replica) -> None:
         """Hear what its hosts still say, end them, and give the slice back."""
         done: list[ray.ObjectRef] = []
         if replica.running:
             done, _ = ray.wait(replica.running, num_returns=len(replica.running), timeout=LAST_WORDS_S)
         within_s(RELEASE_S, lambda: [ray.kill(host.actor) for host in replica.hosts])
-        own = next(filter(None, map(_own_failure, done)), None)
+        own = next(filter(None, map(own_failure, done)), None)
         if own is not None:
             self._fail(own)
             return
@@ -246,12 +224,12 @@ class ReplicaRun:
             return {"assignment": gang.processes[assignment.position], "job": job}
 
         hosts = start_hosts_of(held, ReplicaHost, arguments, max_concurrency=CALLS_AT_ONCE)
-        replica = _Replica(member, held, lease, hosts)
+        replica = Replica(member, held, lease, hosts)
         with self._lock:
             self._replicas[member] = replica
         self._in_thread(self._bring_up, replica)
 
-    def _bring_up(self, replica: _Replica) -> None:
+    def _bring_up(self, replica: Replica) -> None:
         """From actors that are being made to train functions that run; a failure loses the replica."""
         attempt, deadlines = self._attempt, self._attempt.deadlines
         program = attempt.program
@@ -293,7 +271,7 @@ class ReplicaRun:
 
     # -- looking -----------------------------------------------------------------------------------------
 
-    def _living(self) -> list[_Replica]:
+    def _living(self) -> list[Replica]:
         with self._lock:
             return [replica for replica in self._replicas.values() if replica.lost is None]
 
@@ -303,12 +281,28 @@ class ReplicaRun:
         return f"{len(with_state)} of {self._parts} replicas"
 
     def _check_leases(self) -> None:
-        """What the book knows sooner: a host that is down with everything on it."""
-        for replica in self._living():
-            reason = replica.lease.lost.get(replica.held.name)
+        """What the book knows sooner, such as a host that is down with everything on it; and what it wants.
+
+        Of several leases, one that is announced to end is given up: the others go on. When all slices go, the
+        hosts save a last step together and end.
+        """
+        living = self._living()
+        for replica in living:
+            reason = replica.lease.lost.get(replica.held.name) or ended_reason(replica.lease)
+            notice = replica.lease.notice
+            if reason is None and notice is not None:
+                if any(other.lease.notice is None for other in living):
+                    reason = f"its slice goes to {notice.by}"
+                else:
+                    self._farewell(replica.lease, living).look()
             if reason is not None:
                 self._coordinator.give_up(replica.member, reason)
-        # A preemption takes all of the run's slices of that lease; the others go on.
+
+    def _farewell(self, lease: Lease, living: Sequence[Replica]) -> SaveOnNotice:
+        if self._last_save is None:
+            hosts = [host for replica in living for host in replica.hosts]
+            self._last_save = SaveOnNotice(lease, hosts, self._attempt.log)
+        return self._last_save
 
     def _ended(self) -> list[dict[str, Any]] | None:
         """What the hosts returned, once all those that have the state have ended."""
@@ -333,7 +327,7 @@ class ReplicaRun:
             with self._lock:
                 references = [reference for each in self._replicas.values() for reference in each.running]
             done, _ = ray.wait(references, num_returns=len(references), timeout=0) if references else ([], [])
-        own = next(filter(None, map(_own_failure, done)), None)
+        own = next(filter(None, map(own_failure, done)), None)
         if own is not None:
             raise own
 
@@ -369,18 +363,3 @@ class ReplicaRun:
         for thread in self._threads:
             thread.join(RELEASE_S)
         self._resources.close()
-
-
-def _own_failure(reference: ray.ObjectRef) -> RaytpuError | None:
-    """What a train function raised that is not the echo of a loss."""
-    try:
-        ray.get(reference)
-    except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, ProgramFailed) and not is_peer_failure(cause) and "SliceLost" not in str(cause):
-            return cause
-        if isinstance(cause, RaytpuError) and not isinstance(cause, RunFailed):
-            return cause
-    except RayActorError:
-        return None
-    return None

@@ -22,7 +22,7 @@ from raytpu.plan import replica_messages as messages
 from raytpu.plan import replica_protocol as protocol
 from raytpu.plan.replica_view import View
 from raytpu.spec import Replicas
-from raytpu.train.replicas.talk import Accuses, Beat, Endpoint, Finished, Hello, Started, Told
+from raytpu.train.replicas.talk import Accuses, Beat, Closed, Endpoint, Finished, Hello, Started, Told
 
 LOOK_S = 0.25
 """Between two looks for those that are silent or stuck."""
@@ -149,6 +149,8 @@ class Coordinator:
             self._lose(message.member, message.reason)
 
     def _heard(self, caller: Caller, message: Any) -> None:
+        if caller not in self._of and not isinstance(message, Hello):
+            return  # of a member that was given up meanwhile
         match message:
             case Hello():
                 key = (message.member, message.position)
@@ -163,7 +165,7 @@ class Coordinator:
             case Accuses():
                 self._accused.setdefault((message.member, message.epoch), (time.monotonic(), message.reason))
             case Finished():
-                self._hosts[self._of[caller]].finished = True
+                self._finished(self._of[caller])
             case messages.Voted():
                 self._hosts[self._of[caller]].voted = (message.epoch, message.step)
                 self._decide(message)
@@ -179,6 +181,12 @@ class Coordinator:
         elif started.step != self._started.step:
             begun = self._started.step
             self._lose(member, f"it begins after step {started.step}, the others after step {begun}")
+
+    def _finished(self, key: tuple[str, int]) -> None:
+        self._hosts[key].finished = True
+        if all(host.finished for (member, _), host in self._hosts.items() if member == key[0]):
+            for host in self._hosts.values():
+                host.caller.tell(Told(message=Closed()))
 
     def _left(self, caller: Caller) -> None:
         key = self._of.pop(caller, None)
@@ -204,6 +212,7 @@ class Coordinator:
             return
         before = self._state.view
         self._state, answers = protocol.advance(self._state, event)
+        self._over = self._over or self._state.over
         for to in answers:
             self._tell(to)
         view = self._state.view
@@ -218,8 +227,6 @@ class Coordinator:
             self._with_state = with_state
 
     def _tell(self, to: messages.To) -> None:
-        if isinstance(to.message, messages.Over):
-            self._over = to.message.reason
         told = Told(message=to.message, endpoints=self._endpoints(), started=self._started)
         for (member, position), host in list(self._hosts.items()):
             if member == to.member and to.position in (None, position):

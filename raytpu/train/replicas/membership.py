@@ -19,7 +19,7 @@ from raytpu.gang import stream
 from raytpu.plan.replica_messages import Committed, Evicted, Over, ViewChanged
 from raytpu.plan.replica_view import View
 from raytpu.train.job import ReplicaPlace
-from raytpu.train.replicas.talk import Accuses, Beat, Endpoint, Finished, Hello, Started, Told
+from raytpu.train.replicas.talk import Accuses, Beat, Closed, Endpoint, Finished, Hello, Started, Told
 
 CONNECT_S = 30.0
 """For the driver to accept a host; it does so at once unless it is gone."""
@@ -65,7 +65,7 @@ class Membership:
         """A peer cannot be reached; the coordinator finds out which of the two is ill."""
         self.say(Accuses(member=member, epoch=epoch, reason=reason))
 
-    def next(self, waited_for: str, deadline_s: float | None = None) -> Committed | ViewChanged:
+    def next(self, waited_for: str, deadline_s: float | None = None) -> Committed | ViewChanged | Closed:
         """The next word of the coordinator, in order.
 
         Raises:
@@ -122,7 +122,7 @@ class Membership:
             self._phases.pop()
 
     def finish(self) -> None:
-        """The train function has returned: what follows is not a loss."""
+        """All is done here: the end of this host is no loss."""
         self.say(Finished())
 
     def close(self) -> None:

@@ -38,6 +38,9 @@ from raytpu.train.replicas.result_memory import ResultMemory
 
 PURPOSE = "average"
 
+LEAVE_S = 5.0
+"""For the thread of a cancelled round to leave it, when everything is closed; it takes milliseconds."""
+
 LAST_WORDS_S = 0.25
 """For what a member sent before it ended to be read: a few MB, milliseconds unless the reader waits for
 others."""
@@ -188,9 +191,10 @@ class PeerExchange:
             poller = select.poll()
             poller.register(self._wake_in, select.POLLIN)
             watched = {
-                outlet.connection.fileno(): outlet
+                descriptor: outlet
                 for outlet in needed
                 if outlet.connection is not None and outlet.ended_s == math.inf and not outlet.dropped
+                if (descriptor := outlet.connection.fileno()) >= 0  # else its thread has just hung up
             }
             for descriptor in watched:
                 poller.register(descriptor, select.POLLIN)
@@ -208,6 +212,8 @@ class PeerExchange:
             self._wake_out.send(b"w")
 
     def _close_wake(self) -> None:
+        with self._changed:  # a round that was cancelled is left at once
+            self._changed.wait_for(lambda: self._round is None, LEAVE_S)
         self._wake_in.close()
         self._wake_out.close()
 

@@ -27,7 +27,7 @@ from raytpu.train.replicas.frames import PeerLost
 from raytpu.train.replicas.membership import Membership
 from raytpu.train.replicas.peer_exchange import PeerExchange, RoundCancelled
 from raytpu.train.replicas.state_transfer import pull_state, serve_state
-from raytpu.train.replicas.talk import Started
+from raytpu.train.replicas.talk import Closed, Started
 
 Arrays = Sequence[np.ndarray]
 
@@ -155,7 +155,22 @@ class ReplicaSession:
         self._applied, self._state = step, state
         self.state_changed.notify_all()
 
+    def finish(self, save: Callable[[], None]) -> None:
+        """The train function is done. Returns when the last save is durable: the one who leads has made it,
+        and whoever comes to lead because that one is lost makes it with ``save``. Collective."""
+        led = self.leads
+        while not led:
+            word = self.membership.next("the last save of the replica that leads")
+            if isinstance(word, Closed):
+                break
+            self._view = word.view
+            led = self.leads
+            if led:
+                save()
+        self.membership.finish()
+
     def close(self) -> None:
+        """Leave: a host that has not finished is lost to the others."""
         self.membership.close()
         self._endpoint.close()
 
@@ -179,6 +194,8 @@ class ReplicaSession:
 
     def _hear(self, waited_for: str) -> Committed | ViewChanged:
         word = self.membership.next(waited_for)
+        if isinstance(word, Closed):
+            raise RunFailed("the others have finished the run")
         self._view = word.view
         self._say_pulled()
         return word

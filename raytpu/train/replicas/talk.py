@@ -57,10 +57,15 @@ class Accuses:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The train function has returned: the end of the stream is no loss."""
+    """The train function is done and so is the last save: the end of the stream is no loss."""
 
 
 # -- the coordinator says ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A replica has finished with all its hosts, so the last save is durable: the others may end as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

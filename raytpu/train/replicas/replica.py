@@ -1,0 +1,73 @@
+"""One replica as the driver sees it: its slice, its hosts, and what their train functions said last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from raytpu.errors import LeaseEnded, ProgramFailed, RaytpuError, RunFailed, RunStopped, SliceLost
+from raytpu.gang import HeldSlice, Host, Lease
+from raytpu.train.endings import is_peer_failure
+from raytpu.train.host_process import HostProcess
+
+CALLS_AT_ONCE = 8
+"""Of a host's actor: the train function is one, and beside it the driver asks how things are."""
+
+
+class ReplicaHost(HostProcess):
+    """A host process whose train function is called by this driver instead of Ray Train."""
+
+    def train(self, program: Any) -> dict[str, Any]:
+        """Run to the end; the last durable checkpoint that this replica has saved, if it has saved any."""
+        last: dict[str, Any] = {}
+
+        def announce(path: str, step: int, metrics: Any) -> None:
+            last.update(path=path, metrics={"step": step, **metrics})
+
+        self.run(program, announce)
+        return last
+
+
+@dataclass(slots=True)
+class Replica:
+    """A slice of the run, from the start of its hosts to its loss."""
+
+    member: str
+    held: HeldSlice
+    lease: Lease
+    hosts: tuple[Host, ...]
+    began_s: float = field(default_factory=time.monotonic)
+    running: list[ray.ObjectRef] = field(default_factory=list)
+    lost: str | None = None
+
+
+def ended_reason(lease: Lease) -> str | None:
+    """Why a lease is no more; losses of single slices are told otherwise."""
+    try:
+        lease.check()
+    except LeaseEnded as ended:
+        return ended.reason
+    except SliceLost:
+        return None
+    return None
+
+
+def own_failure(reference: ray.ObjectRef) -> RaytpuError | None:
+    """What a train function raised that is not the echo of a loss."""
+    try:
+        ray.get(reference)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ProgramFailed) and not is_peer_failure(cause) and "SliceLost" not in str(cause):
+            return cause
+        if isinstance(cause, RunStopped) or (
+            isinstance(cause, RaytpuError) and not isinstance(cause, RunFailed)
+        ):
+            return cause
+    except RayActorError:
+        return None
+    return None
