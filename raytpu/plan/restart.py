@@ -79,11 +79,11 @@ that is broken and that nobody can name, and every further attempt would meet it
 def decide(endings: Sequence[Ending], limits: Recovery) -> Decision:
     """What follows the last of ``endings``, the attempts of one driver in their order.
 
-    Lost slices, errors of the program and failed starts spend budgets of their own: a week of spot preemptions
-    must not use up the retries kept for errors, nor a broken host those kept for preemptions. Never tried
-    again are a wrong request, a stop, slices that went to a higher priority (who comes back at once would take
-    them from the next in the queue), and a save that failed: the storage has to be looked at, and every step
-    after it would be work that a loss undoes.
+    Lost slices, errors of the program and failed starts spend budgets of their own: a week of spot
+    preemptions must not use up the retries kept for errors, nor a broken host those kept for preemptions.
+    Never tried again are a wrong request, a stop, slices that went to a higher priority (a run that came back
+    at once would stand in the queue as if it had never had its turn), and a save that failed: the storage has
+    to be looked at, and every step after it would be work that a loss undoes.
     """
     last = endings[-1]
     match last.kind:
