@@ -17,8 +17,8 @@ class Recovery(Spec):
     """Lost slices before giving up. Large: losing a spot slice says nothing about the program."""
     max_program_failures: int = Field(default=3, ge=0)
     """Errors of the program, and host processes that end by themselves, before giving up. Few: an error that
-    comes and goes is worth a restart, a bug is not. The same error after the same step, or an error before any
-    step was done, ends the run whatever is left."""
+    comes and goes is worth a restart, a bug is not. The same error after the same step, or an error before
+    any step was done, ends the run whatever is left."""
     max_start_failures: int = Field(default=5, ge=0)
     """Attempts whose hosts did not come up, before giving up. Five: a host that fails three times in a row
     puts its slice under quarantine, and another slice is tried then."""

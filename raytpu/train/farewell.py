@@ -80,8 +80,10 @@ class Farewell:
 
 
 class SaveOnNotice:
-    """The driver's side: once slices of the gang are under notice, lets the hosts save and end. It does so in a
-    thread of its own."""
+    """The driver's side: once slices of the gang are under notice, lets the hosts save and end.
+
+    It does so in a thread of its own.
+    """
 
     def __init__(self, holding: Holding, hosts: Sequence[Host], log: EventLog) -> None:
         self._holding, self._hosts, self._log = holding, hosts, log

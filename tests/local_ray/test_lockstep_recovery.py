@@ -149,7 +149,8 @@ def test_a_run_that_loses_a_host_goes_on_on_the_spare_slice_as_if_nothing_had_ha
         "in place of the lost: 1 to be found"
     ]
     restored = {event.step for event in events_of(broken.directory, CheckpointRestored)}
-    assert len(restored) == 1 and restored.pop() >= 10
+    assert len(restored) == 1
+    assert restored.pop() >= 10
     expected = losses(read_events(whole.directory), 1)
     resumed = losses(records, 2)
     assert max(resumed) == STEPS
@@ -203,9 +204,8 @@ def stop(directory: RunDirectory) -> None:
     request_stop(directory, "enough seen", who="the test")
 
 
-def test_the_same_error_after_the_same_step_twice_ends_the_run(
-    cluster: SimulatedCluster, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_the_same_error_after_the_same_step_twice_ends_the_run(tmp_path: Path) -> None:
     """A bug that is retried for ever holds slices and computes nothing."""
     run = trainer(tmp_path, "bug", fails_after=7)
 
@@ -223,9 +223,8 @@ def test_the_same_error_after_the_same_step_twice_ends_the_run(
     await_true("every slice to be free", lambda: holders() == [])
 
 
-def test_a_host_process_that_dies_alone_is_started_again_on_its_slice(
-    cluster: SimulatedCluster, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_a_host_process_that_dies_alone_is_started_again_on_its_slice(tmp_path: Path) -> None:
     """One process that ran out of memory would cost a whole slice, which is well."""
     run = trainer(tmp_path, "crash", pause_s=0.1)
 
