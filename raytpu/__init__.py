@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raytpu.spec import Checkpoint as Checkpoint
     from raytpu.spec import Deadlines as Deadlines
     from raytpu.spec import Mesh as Mesh
+    from raytpu.spec import Recovery as Recovery
     from raytpu.spec import Slices as Slices
     from raytpu.spec import TextData as TextData
     from raytpu.spec import Train as Train
@@ -35,6 +36,7 @@ _HOME = {
     "JaxTrainer": "raytpu.train",
     "Lease": "raytpu.gang",
     "Mesh": "raytpu.spec",
+    "Recovery": "raytpu.spec",
     "RunDirectory": "raytpu.record",
     "RunOptions": "raytpu.launch.run",
     "SimulatedCluster": "raytpu.cluster",
@@ -57,6 +59,7 @@ __all__ = [
     "JaxTrainer",
     "Lease",
     "Mesh",
+    "Recovery",
     "RunDirectory",
     "RunOptions",
     "SimulatedCluster",

@@ -188,7 +188,7 @@ class HostMismatch(RunFailed):
 
 
 class HostLost(RunFailed):
-    """A host of the gang is gone."""
+    """A host of the gang, or its process, is gone."""
 
 
 class SliceLost(RunFailed):
@@ -218,7 +218,18 @@ class SaveFailed(RunFailed):
 
 
 class ProgramFailed(RunFailed):
-    """The user's train function raised; the message holds its traceback."""
+    """The user's train function raised, or ended its process; the message holds the traceback.
+
+    ``step`` is how many steps the failing process had done in this attempt's count, ``error`` the kind and
+    the place of what was raised: the same bug gives the same two, whatever its message says.
+    """
+
+    def __init__(self, message: str, step: int | None = None, error: str = "") -> None:
+        self.message, self.step, self.error = message, step, error
+        super().__init__(message, step, error)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class RunStopped(RunFailed):

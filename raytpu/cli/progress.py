@@ -146,8 +146,8 @@ def _text(event: object) -> str:
     match event:
         case StateChanged(state=state, reason=reason):
             return f"{state}: {reason}" if reason else state
-        case AttemptStarted(attempt=attempt) if attempt > 1:
-            return f"attempt {attempt}"
+        case AttemptStarted(attempt=attempt, slices=slices) if attempt > 1:
+            return f"attempt {attempt}" + (f" on {', '.join(slices)}" if slices else "")
         case HostReady(host=host, process_index=index, devices=devices, platform=platform):
             return f"{host} is process {index} with {devices} {platform} devices"
         case PhaseTimed(name="prepare data", seconds=seconds):

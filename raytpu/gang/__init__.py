@@ -3,6 +3,8 @@
 from raytpu.gang.held import HeldHost as HeldHost
 from raytpu.gang.held import HeldSlice as HeldSlice
 from raytpu.gang.held import PreemptionNotice as PreemptionNotice
+from raytpu.gang.holding import Holding as Holding
+from raytpu.gang.holding import unwell_hosts as unwell_hosts
 from raytpu.gang.hosts import Host as Host
 from raytpu.gang.hosts import call_hosts as call_hosts
 from raytpu.gang.hosts import start_hosts as start_hosts
@@ -16,6 +18,7 @@ __all__ = [
     "BookView",
     "HeldHost",
     "HeldSlice",
+    "Holding",
     "Host",
     "Lease",
     "PreemptionNotice",
@@ -24,4 +27,5 @@ __all__ = [
     "open_book",
     "ray_inventory",
     "start_hosts",
+    "unwell_hosts",
 ]

@@ -53,6 +53,10 @@ class HeldSlice:
             ),
         }
 
+    def idle_options(self, host: HeldHost) -> dict[str, Any]:
+        """For ``.options(**…)`` of a Ray actor: to be on ``host`` beside its one process, without chips."""
+        return self.options(host) | {"num_cpus": 0, "resources": {}}
+
     def environment(self, host: HeldHost) -> dict[str, str]:
         """What makes the TPU runtime on ``host`` see the held chips only; empty for a whole slice."""
         return dict(host.assignment.environment)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
-from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError
+from raytpu.errors import DeadlineExceeded, HostLost, HostMismatch, RaytpuError
 from raytpu.gang.held import HeldSlice
-from raytpu.gang.lease import Lease
 from raytpu.plan import ProcessAssignment
 
 
@@ -30,8 +30,18 @@ class Host:
         return self.assignment.host
 
 
+class HoldsSlices(Protocol):
+    """A lease, or several that make one gang."""
+
+    @property
+    def slices(self) -> tuple[HeldSlice, ...]: ...
+
+
 def start_hosts(
-    lease: Lease, actor_class: type, arguments: Callable[[ProcessAssignment], dict[str, Any]]
+    lease: HoldsSlices,
+    actor_class: type,
+    arguments: Callable[[ProcessAssignment], dict[str, Any]],
+    adopted: Mapping[str, ActorHandle] = MappingProxyType({}),
 ) -> tuple[Host, ...]:
     """Ask Ray for one process a host, in process order. Does not wait: the first call does.
 
@@ -39,21 +49,28 @@ def start_hosts(
         lease: the slices; each host's process starts in its slice's placement group.
         actor_class: an undecorated class.
         arguments: keyword arguments of ``actor_class`` for one process.
+        adopted: processes of ``actor_class`` that are there already, by name of the host.
     """
-    return tuple(host for held in lease.slices for host in start_hosts_of(held, actor_class, arguments))
+    return tuple(
+        host for held in lease.slices for host in start_hosts_of(held, actor_class, arguments, adopted)
+    )
 
 
 def start_hosts_of(
     held: HeldSlice,
     actor_class: type,
     arguments: Callable[[ProcessAssignment], dict[str, Any]],
+    adopted: Mapping[str, ActorHandle] = MappingProxyType({}),
     **options: Any,
 ) -> tuple[Host, ...]:
     """The same for one slice; ``options`` are further ones of the actors."""
     remote_class = ray.remote(actor_class)
     hosts = []
     for host in held.hosts:
-        actor = remote_class.options(**held.options(host), **options).remote(**arguments(host.assignment))
+        actor = adopted.get(host.name)
+        if actor is None:
+            chosen = remote_class.options(**held.options(host), **options)
+            actor = chosen.remote(**arguments(host.assignment))
         hosts.append(Host(assignment=host.assignment, actor=actor))
     return tuple(hosts)
 
@@ -76,7 +93,7 @@ def call_hosts(
         waited_for: what the deadline's message says was awaited.
         deadline_s: for all answers together.
         alive: called about twice a second while waiting; may raise to end the wait.
-        failed: told of each host that died or was late, before the error is raised.
+        failed: told of each host that died, was late, or is not who it should be, before an error is raised.
 
     Raises:
         DeadlineExceeded: naming the hosts that had not answered.
@@ -94,6 +111,8 @@ def call_hosts(
         for host, error in failures:
             if isinstance(error, RayActorError):
                 failed(host.assignment, first_line(error))
+            elif isinstance(error, RayTaskError) and isinstance(error.cause, HostMismatch):
+                failed(host.assignment, first_line(error.cause))
         _raise_first(failures, waited_for)
         if pending and time.monotonic() >= until:
             for host in pending.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -94,8 +94,11 @@ class Lease:
         with self._changed:
             return self._notice
 
-    def check(self) -> None:
+    def check(self, known: Collection[str] = ()) -> None:
         """Raise when the lease is no longer what was granted.
+
+        Args:
+            known: lost slices that the owner has dealt with.
 
         Raises:
             SliceLost: naming the slices and why; the others are still held.
@@ -103,8 +106,9 @@ class Lease:
                 long; or the book is gone for good.
         """
         with self._changed:
-            if self._lost:
-                raise SliceLost(self._lost)
+            news = {name: reason for name, reason in self._lost.items() if name not in known}
+            if news:
+                raise SliceLost(news)
             if self._over is not None and not self._released:
                 raise LeaseEnded(self._request.owner, self._over)
             absent_s = 0.0 if self._absent_since_s is None else time.monotonic() - self._absent_since_s

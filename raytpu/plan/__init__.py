@@ -14,6 +14,7 @@ from raytpu.plan.explanation import plan_document as plan_document
 from raytpu.plan.gang import GangPlan as GangPlan
 from raytpu.plan.gang import PlannedSlice as PlannedSlice
 from raytpu.plan.gang import ProcessAssignment as ProcessAssignment
+from raytpu.plan.gang import deal_again as deal_again
 from raytpu.plan.gang import plan_gang as plan_gang
 from raytpu.plan.inventory import SIMULATED_LABEL as SIMULATED_LABEL
 from raytpu.plan.inventory import SIMULATED_ZONE as SIMULATED_ZONE
@@ -25,6 +26,9 @@ from raytpu.plan.inventory import natural_order as natural_order
 from raytpu.plan.mesh import MeshPlan as MeshPlan
 from raytpu.plan.mesh import plan_mesh as plan_mesh
 from raytpu.plan.multislice import megascale_environment as megascale_environment
+from raytpu.plan.restart import Ending as Ending
+from raytpu.plan.restart import EndingKind as EndingKind
+from raytpu.plan.restart import decide as decide
 from raytpu.plan.workload import WorkloadPlan as WorkloadPlan
 from raytpu.plan.workload import plan_workload as plan_workload
 
@@ -33,6 +37,8 @@ __all__ = [
     "SIMULATED_ZONE",
     "BatchPlan",
     "Diagnosis",
+    "Ending",
+    "EndingKind",
     "GangPlan",
     "HostState",
     "Inventory",
@@ -42,6 +48,8 @@ __all__ = [
     "RowSpan",
     "SliceState",
     "WorkloadPlan",
+    "deal_again",
+    "decide",
     "diagnose",
     "diagnosis_document",
     "explain_plan",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from raytpu.plan.choice import Candidate, choose, wish
@@ -97,6 +97,34 @@ def plan_gang(want: Slices, inventory: Inventory, exclude: frozenset[str] = froz
     if len(chosen) < want.least:
         raise why_not(wished, in_order, len(chosen)).refusal()
     return _gang(chosen)
+
+
+def deal_again(slices: Sequence[PlannedSlice], *, simulated: bool) -> GangPlan:
+    """The gang of these slices, in this order: every index and count anew, the hosts as they are.
+
+    For slices that were granted at different times: survivors first, in the order that they had, so that as
+    few of their processes as possible get another index.
+    """
+    return GangPlan(
+        slices=tuple(_dealt(planned, index, len(slices)) for index, planned in enumerate(slices)),
+        simulated=simulated,
+    )
+
+
+def _dealt(planned: PlannedSlice, slice_index: int, slice_count: int) -> PlannedSlice:
+    hosts = len(planned.processes)
+    processes = tuple(
+        replace(
+            process,
+            process_index=slice_index * hosts + process.position,
+            process_count=slice_count * hosts,
+            slice_index=slice_index,
+            slice_count=slice_count,
+            global_devices=slice_count * hosts * process.local_devices,
+        )
+        for process in planned.processes
+    )
+    return replace(planned, index=slice_index, processes=processes)
 
 
 def gang_if_it_fits(want: Slices, inventory: Inventory) -> GangPlan | None:

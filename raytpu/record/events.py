@@ -191,8 +191,10 @@ class SampleWritten:
 class AttemptEnded:
     kind: ClassVar[str] = "attempt_ended"
     ending: str
-    """Such as ``completed``, ``program_failed``, ``slice_lost``, ``stopped``."""
+    """Such as ``completed``, ``program_failed``, ``slice_lost``, ``stopped``; see ``plan.EndingKind``."""
     reason: str = ""
+    slices: tuple[str, ...] = ()
+    """Slices that were lost with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

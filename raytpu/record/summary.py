@@ -61,6 +61,8 @@ class RunSummary:
     endings: tuple[str, ...]
     """How each attempt that has ended did; ``driver lost`` where nobody wrote it down."""
     attempts: int
+    lost_slices: tuple[str, ...]
+    """In the order in which they were lost, over all attempts."""
     last_step: int | None
     total_steps: int | None
     loss_first: float | None
@@ -123,6 +125,9 @@ def summarise(
         cluster=started.cluster,
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
+        lost_slices=tuple(
+            name for event in events if isinstance(event, AttemptEnded) for name in event.slices
+        ),
         last_step=last_step,
         total_steps=started.steps,
         loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),
@@ -241,7 +246,9 @@ def _phases(records: Sequence[Recorded], attempt: int | None) -> tuple[Phase, ..
     slowest: dict[str, Phase] = {}
     for recorded in records:
         event = recorded.event
-        if isinstance(event, RunStarted):  # what an earlier driver did before its attempts is not ours
+        # What was done before an earlier attempt, or by an earlier driver, is not ours.
+        earlier = isinstance(event, AttemptEnded) and recorded.attempt != attempt
+        if isinstance(event, RunStarted) or earlier:
             slowest = {}
         elif isinstance(event, PhaseTimed) and recorded.attempt in (None, attempt):
             known = slowest.get(event.name)

@@ -40,6 +40,8 @@ def _lines(summary: RunSummary) -> Iterator[str]:
     yield from _labelled("checkpoint", _checkpoint(summary))
     if summary.attempts:
         yield from _labelled("attempts", [_attempts(summary)])
+    if summary.lost_slices:
+        yield from _labelled("lost", [_lost(summary)])
     yield from _labelled("wall time", _wall(summary.goodput))
     yield from _labelled("start-up", _phases(summary))
     yield from _labelled("compiled", _programs(summary))
@@ -106,6 +108,12 @@ def _durable(summary: RunSummary) -> str:
 def _attempts(summary: RunSummary) -> str:
     counted = ", ".join(f"{count} {ending}" for ending, count in Counter(summary.endings).items())
     return f"{summary.attempts} ({counted})" if counted else str(summary.attempts)
+
+
+def _lost(summary: RunSummary) -> str:
+    times = Counter(summary.lost_slices)
+    names = ", ".join(name if count == 1 else f"{name} {count} times" for name, count in times.items())
+    return f"{len(summary.lost_slices)} slice{'s' if len(summary.lost_slices) != 1 else ''}: {names}"
 
 
 def _wall(split: Goodput) -> list[str]:

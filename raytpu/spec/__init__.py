@@ -12,6 +12,7 @@ from raytpu.spec.json_schema import workload_schema as workload_schema
 from raytpu.spec.mesh import DEFAULT_BATCH_AXES as DEFAULT_BATCH_AXES
 from raytpu.spec.mesh import Mesh as Mesh
 from raytpu.spec.mesh import default_mesh as default_mesh
+from raytpu.spec.recovery import Recovery as Recovery
 from raytpu.spec.replicas import Replicas as Replicas
 from raytpu.spec.slices import Slices as Slices
 from raytpu.spec.spec import Spec as Spec
@@ -23,6 +24,7 @@ __all__ = [
     "Checkpoint",
     "Deadlines",
     "Mesh",
+    "Recovery",
     "Replicas",
     "Slices",
     "Spec",

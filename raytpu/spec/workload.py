@@ -14,6 +14,7 @@ from raytpu.spec.config_keys import NEEDED_WITH_DATA
 from raytpu.spec.data import TextData
 from raytpu.spec.deadlines import Deadlines
 from raytpu.spec.mesh import Mesh, default_mesh, mesh_against_slices
+from raytpu.spec.recovery import Recovery
 from raytpu.spec.replicas import Replicas
 from raytpu.spec.slices import Slices
 from raytpu.spec.spec import Broken, Spec, broken
@@ -41,6 +42,8 @@ class Workload(Spec):
     """Where state is saved."""
     deadlines: Deadlines = Deadlines()
     """How long to wait before giving up, with the reason."""
+    recovery: Recovery = Recovery()
+    """What follows a lost slice or an error: how often the run is tried again, and what is kept ready."""
 
     @field_validator("name")
     @classmethod

@@ -1,7 +1,8 @@
-"""One attempt: hold the slices, start the hosts, train, and give everything back however it ends."""
+"""One attempt: start the hosts of a held gang, train, and say how it ended. Its processes end with it."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,23 +12,24 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError
 from ray.train import Result, RunConfig, WorkerGroupError
 
-from raytpu.errors import DeadlineExceeded, HostLost, RaytpuError, RunFailed
-from raytpu.gang import Host, Lease, call_hosts, hold, start_hosts
+from raytpu.errors import RaytpuError, RunFailed
+from raytpu.gang import Holding, Host, call_hosts, start_hosts, unwell_hosts
 from raytpu.gang.hosts import first_line
 from raytpu.gang.release import RELEASE_S, within_s
-from raytpu.plan import Diagnosis, GangPlan, ProcessAssignment
+from raytpu.plan import Ending, EndingKind, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
-from raytpu.spec import Deadlines, Slices, TextData
-from raytpu.train.data_streams import start_preparer
-from raytpu.train.endings import cause_of, is_peer_failure
+from raytpu.spec import Deadlines, Recovery, TextData
+from raytpu.train.data_streams import data_preparer, prepared_streams
+from raytpu.train.endings import Circumstances, cause_of, decided_elsewhere, ending_of, needs_no_cause
 from raytpu.train.entrypoint import TrainFunction
 from raytpu.train.farewell import SaveOnNotice
 from raytpu.train.host_watch import HostWatch
 from raytpu.train.job import TrainJob
 from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
+from raytpu.train.standby import Standbys
 
 # Where Ray Train 2.60 keeps the error that it wraps (ray/train/v2/_internal/exceptions.py).
 _WRAPPED = ("_base_exc", "health_check_failure", "failure")
@@ -35,22 +37,36 @@ _WRAPPED = ("_base_exc", "health_check_failure", "failure")
 # A peer's failed collective reaches us in 0.1 s and Ray's word of the death that caused it in up to 0.35 s,
 # measured on an idle machine; ten times that, because under load the order is anybody's.
 DEATH_PATIENCE_S = 4.0
+
+HEALTH_PATIENCE_S = 1.0
+"""A host may go down process by process: only one that is well for this long after the death of its process
+has lost that alone. By feel."""
+
 POLL_S = 0.5
+
+READY_AFTER_S = 5.0
+"""Between the first step and the start of what the next attempt could use: a run that is over sooner is not
+disturbed. By feel."""
+
+READY_AGAIN_S = 15.0
+"""Between two looks at whether spares and standbys are complete. By feel."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What an attempt needs beside a connected Ray.
+    """What an attempt needs beside a connected Ray. ``data`` is prepared while the hosts start."""
 
-    ``job_for`` makes the job once the slices are known. ``data`` is prepared while the hosts start.
-    """
-
-    name: str
-    slices: Slices
+    job: TrainJob
     program: str | TrainFunction
-    job_for: Callable[[GangPlan], TrainJob]
+    holding: Holding
+    """Holds the gang of ``job``, whole."""
+    standbys: Standbys
+    predecessors: Mapping[str, int]
+    """Id of the process that an earlier attempt had on a host, by the host's name."""
     deadlines: Deadlines
-    priority: int
+    recovery: Recovery
     run_config: RunConfig
     log: EventLog
     data: Mapping[str, TextData] = field(default_factory=dict)
@@ -60,89 +76,57 @@ class Attempt:
     """Called about twice a second; raises to end the attempt."""
 
 
-def run_attempt(attempt: Attempt) -> Result:
-    """Train once. Every slice and process is free again when this returns or raises.
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an attempt ended."""
 
-    Raises:
-        Unplaceable, DeadlineExceeded: the slices could not be held, or a host was late.
-        DataError: the data cannot be read, or holds less than one batch.
-        HostMismatch, HostLost, ProgramFailed, SaveFailed: the attempt failed.
-        RaytpuError: whatever ``stop_requested`` raised.
-    """
-
-    attempt.log.write(StateChanged(state="holding slices"))
-    began = time.perf_counter()
-    with hold_for(attempt) as lease:
-        attempt.log.write(PhaseTimed(name="hold slices", seconds=time.perf_counter() - began))
-        attempt.log.write(StateChanged(state="starting hosts"))
-        job = attempt.job_for(lease.plan)
-        with _hosts(lease, job) as hosts, data_preparer(attempt) as preparer:
-            return _train(attempt, lease, hosts, _Background(attempt, lease, job, hosts, preparer))
+    ending: Ending
+    result: Result | None = None
+    """When it completed."""
+    error: RaytpuError | None = None
+    """When it did not."""
+    processes: Mapping[str, int] = field(default_factory=dict)
+    """Id of each host's process, by the host's name, as far as they came up."""
 
 
-def hold_for(
-    attempt: Attempt, slices: Slices | None = None, alive: Callable[[], None] | None = None
-) -> Lease:
-    """Hold ``slices`` (by default all of the attempt's) in its name; the record has what it waits for.
-
-    Raises:
-        as ``gang.hold``.
-    """
-
-    def waiting(diagnosis: Diagnosis) -> None:
-        attempt.log.write(StateChanged(state="waiting", reason=str(diagnosis.refusal())))
-
-    return hold(
-        attempt.slices if slices is None else slices,
-        owner=attempt.name,
-        timeout_s=attempt.deadlines.hold_s,
-        priority=attempt.priority,
-        save_s=attempt.deadlines.save_s,
-        silence_s=attempt.deadlines.orphan_grace_s,
-        waiting=waiting,
-        alive=attempt.stop_requested if alive is None else alive,
-    )
+def run_attempt(attempt: Attempt) -> Outcome:
+    """Train once, on the gang that is held. Its processes are killed when this returns or raises."""
+    adopted = attempt.standbys.take(attempt.holding.slices, attempt.holding.spares)
+    hosts = start_hosts(attempt.holding, HostWorker, lambda assignment: {"host": assignment.host}, adopted)
+    with _killed_after(hosts), data_preparer(attempt) as preparer:
+        watch = HostWatch(hosts)
+        background = _Background(attempt, hosts, watch, preparer)
+        try:
+            result = _train(attempt, hosts, watch, background)
+        except RaytpuError as error:
+            told, ending = _explained(error, attempt, hosts, watch, background)
+            return Outcome(ending=ending, error=told, processes=background.processes)
+        return Outcome(ending=Ending(kind=EndingKind.COMPLETED), result=result)
 
 
 @contextmanager
-def _hosts(lease: Lease, job: TrainJob) -> Iterator[tuple[Host, ...]]:
-    def arguments(assignment: ProcessAssignment) -> dict[str, Any]:
-        return {"assignment": assignment, "job": job}
-
-    hosts = start_hosts(lease, HostWorker, arguments)
+def _killed_after(hosts: tuple[Host, ...]) -> Iterator[None]:
     try:
-        yield hosts
+        yield
     finally:
         within_s(RELEASE_S, lambda: [ray.kill(host.actor) for host in hosts])
 
 
-@contextmanager
-def data_preparer(attempt: Attempt) -> Iterator[ActorHandle | None]:
-    if not attempt.data:
-        yield None
-        return
-    preparer = start_preparer()
-    try:
-        yield preparer
-    finally:
-        within_s(RELEASE_S, lambda: ray.kill(preparer))
-
-
-def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: _Background) -> Result:
+def _train(attempt: Attempt, hosts: tuple[Host, ...], watch: HostWatch, background: _Background) -> Result:
     background.start()
-    watch, preemption = HostWatch(hosts), SaveOnNotice(lease, hosts, attempt.log)
+    preemption = SaveOnNotice(lambda: attempt.holding.notice, hosts, attempt.log)
 
     def look() -> None:
         attempt.stop_requested()
         preemption.look()
-        lease.check()
+        attempt.holding.check()
         background.raise_failure()
         watch.raise_lost()
 
     program = attempt.program  # the only thing that the function below may take along: it is pickled
     trainer = gang_trainer(
         lambda: run_on_this_host(program),
-        placement_group=lease.slices[0].placement_group,
+        placement_group=attempt.holding.slices[0].placement_group,
         hosts=hosts,
         run_config=attempt.run_config,
         watch=look,
@@ -154,13 +138,13 @@ def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: 
         return trainer.fit()
     except WorkerGroupError as error:
         background.raise_failure()
-        raise _diagnose(error, hosts, watch) from None
+        raise _cause(error, hosts, watch) from None
     except RayActorError as error:
         if "creation task" in str(
             error
         ):  # Ray's word for a constructor that raised; the cause is in the text
             raise RunFailed(f"Ray Train's controller did not start on the head:\n{error}") from error
-        raise HostLost(
+        raise RunFailed(
             f"lost the head of the cluster, where this run's controller was: {first_line(error)}\n"
             "  was the cluster taken down? run the same file again when it is back"
         ) from error
@@ -168,60 +152,98 @@ def _train(attempt: Attempt, lease: Lease, hosts: tuple[Host, ...], background: 
         background.cancel()
 
 
-def _diagnose(error: WorkerGroupError, hosts: tuple[Host, ...], watch: HostWatch) -> RaytpuError:
+def _cause(error: WorkerGroupError, hosts: tuple[Host, ...], watch: HostWatch) -> RaytpuError:
     failures: dict[int, BaseException] = {}
     for rank, failure in error.worker_failures.items():
         original = next(filter(None, (getattr(failure, name, None) for name in _WRAPPED)), failure)
         if isinstance(original, RayActorError):
-            watch.deaths.setdefault(hosts[rank].name, " ".join(str(original).split()))
+            watch.note_death(hosts[rank].name, original)
         else:
             failures[rank] = original
-    if all(is_peer_failure(failure) for failure in failures.values()):
-        watch.settle(DEATH_PATIENCE_S)
     return cause_of([host.name for host in hosts], failures, watch.deaths)
 
 
-def prepared_streams(
-    preparer: ActorHandle, attempt: Attempt, job: TrainJob, alive: Callable[[], None]
-) -> dict[str, Any]:
-    """The packed rows of each data stream. They live as long as ``preparer`` does.
+def _explained(
+    error: RaytpuError,
+    attempt: Attempt,
+    hosts: tuple[Host, ...],
+    watch: HostWatch,
+    background: _Background,
+) -> tuple[RaytpuError, Ending]:
+    """The error and the ending, after looking for a lost host behind them. Broken hosts are reported."""
+    holding = attempt.holding
+    if not decided_elsewhere(error):
+        patience_s = 0.0 if needs_no_cause(error) else DEATH_PATIENCE_S
+        _look_for_lost(holding, [host.assignment for host in hosts], watch, patience_s)
+    lost = holding.lost
+    deaths = {} if lost else dict(watch.lost)
+    failed_starts: dict[str, str] = {}
+    if not background.joined and not lost:
+        failed_starts = deaths | background.failed_starts
+        if len(failed_starts) < len(hosts):  # all of them: it is the program that does not start
+            for host in hosts:
+                if host.name in failed_starts:
+                    holding.report_failed_start(host.assignment, failed_starts[host.name])
+    seen = Circumstances(
+        started=background.joined,
+        steps_done=watch.steps_done,
+        last_step=watch.last_step,
+        lost=lost,
+        deaths=deaths,
+        failed_starts=failed_starts,
+    )
+    return ending_of(error, seen)
 
-    Raises:
-        DataError: the data cannot be read, or holds less than one batch.
-        DeadlineExceeded: it takes longer than ``deadlines.data_s``.
+
+def _look_for_lost(
+    holding: Holding, hosts: list[ProcessAssignment], watch: HostWatch, patience_s: float
+) -> None:
+    """Until a slice is known to be lost, or none can be. A host whose raylet is gone takes its slice along.
+
+    The book would tell within two seconds; that a process of the host has died, or an error that only a lost
+    peer explains, is reason to ask sooner.
     """
-    began, deadline_s = time.perf_counter(), attempt.deadlines.data_s
-    pending = preparer.prepare.remote(attempt.data, int(job.config["sequence_length"]), job.global_batch)
-    while not ray.wait([pending], timeout=POLL_S)[0]:
-        alive()
-        if time.perf_counter() - began > deadline_s:
-            raise DeadlineExceeded("Ray Data to prepare the data", deadline_s)
-    try:
-        streams: dict[str, Any] = ray.get(pending)
-    except RayTaskError as error:
-        if isinstance(error.cause, RaytpuError):
-            raise error.cause from None
-        raise
-    attempt.log.write(PhaseTimed(name="prepare data", seconds=time.perf_counter() - began))
-    return streams
+    began_s = time.monotonic()
+    until_s = began_s + patience_s
+    while True:
+        watch.look()
+        if watch.lost:  # then a host is down, or is known to be well soon
+            until_s = min(until_s, began_s + HEALTH_PATIENCE_S)
+        if holding.lost:
+            return
+        unwell = unwell_hosts(hosts)
+        for host in hosts:
+            if host.host in unwell and host.slice_name not in holding.lost:
+                holding.drop(host, unwell[host.host])
+        if holding.lost or time.monotonic() >= until_s:
+            return
+        time.sleep(0.1)
+
+
+_WAITED_FOR = {
+    "begin": "the hosts to start",
+    "load": "the hosts to start and import JAX",
+    "join": "the hosts to join JAX's world",
+}
 
 
 class _Background:
     """What goes on while Ray Train's controller starts: the hosts join JAX's world, the data is prepared."""
 
     def __init__(
-        self,
-        attempt: Attempt,
-        lease: Lease,
-        job: TrainJob,
-        hosts: tuple[Host, ...],
-        preparer: ActorHandle | None,
+        self, attempt: Attempt, hosts: tuple[Host, ...], watch: HostWatch, preparer: ActorHandle | None
     ) -> None:
-        self._attempt, self._lease, self._job = attempt, lease, job
-        self._hosts, self._preparer = hosts, preparer
+        self._attempt, self._job = attempt, attempt.job
+        self._hosts, self._watch, self._preparer = hosts, watch, preparer
+        self.joined = False
+        """All hosts are in JAX's world."""
+        self.processes: dict[str, int] = {}
+        """Id of each host's process, by the host's name."""
+        self.failed_starts: dict[str, str] = {}
+        """Reason by name of each host that did not come up."""
         self._failure: BaseException | None = None
         self._cancelled = threading.Event()
-        work = [self._join] + ([self._provide] if preparer is not None else [])
+        work = [self._join, self._make_ready] + ([self._provide] if preparer is not None else [])
         self._threads = [threading.Thread(target=self._guard, args=(each,), daemon=True) for each in work]
 
     def start(self) -> None:
@@ -252,15 +274,11 @@ class _Background:
     def _join(self) -> None:
         deadlines, program = self._attempt.deadlines, self._attempt.program
         began = time.perf_counter()
-        call_hosts(
-            self._hosts,
-            "load",
-            program if isinstance(program, str) else None,
-            waited_for="the hosts to start and import JAX",
-            deadline_s=deadlines.host_start_s,
-            alive=self._alive,
-            failed=self._lease.report_failed_start,
+        processes = self._call(
+            "begin", self._job, self._attempt.predecessors, deadline_s=deadlines.host_start_s
         )
+        self.processes = {host.name: pid for host, pid in zip(self._hosts, processes, strict=True)}
+        self._call("load", program if isinstance(program, str) else None, deadline_s=deadlines.host_start_s)
         self._attempt.log.write(
             PhaseTimed(name="hosts up, JAX imported", seconds=time.perf_counter() - began)
         )
@@ -271,17 +289,44 @@ class _Background:
             deadline_s=deadlines.host_start_s,
             alive=self._alive,
         )
-        call_hosts(
-            self._hosts,
-            "join",
-            coordinator,
-            waited_for="the hosts to join JAX's world",
-            deadline_s=deadlines.jax_init_s,
-            alive=self._alive,
-            failed=self._lease.report_failed_start,
-        )
-        self._lease.report_started()
+        self._call("join", coordinator, deadline_s=deadlines.jax_init_s)
+        self.joined = True
+        self._attempt.holding.report_started()
         self._attempt.log.write(StateChanged(state="running"))
+
+    def _call(self, method: str, *arguments: Any, deadline_s: float) -> list[Any]:
+        def failed(host: ProcessAssignment, reason: str) -> None:
+            self.failed_starts[host.host] = reason
+
+        return call_hosts(
+            self._hosts,
+            method,
+            *arguments,
+            waited_for=_WAITED_FOR[method],
+            deadline_s=deadline_s,
+            alive=self._alive,
+            failed=failed,
+        )
+
+    def _make_ready(self) -> None:
+        """Once the run trains: hold spares and start standbys, and see to it that they are complete.
+
+        What fails here costs the next attempt some seconds, and never this one anything.
+        """
+        recovery, holding = self._attempt.recovery, self._attempt.holding
+        while not self._watch.steps_done:
+            if self._cancelled.wait(POLL_S):
+                return
+        wait_s = READY_AFTER_S
+        while not self._cancelled.wait(wait_s):
+            try:
+                if recovery.spares:
+                    holding.reserve(recovery.spares, self._alive)
+                if recovery.standby:
+                    self._attempt.standbys.cover([*holding.slices, *holding.spares])
+            except (RaytpuError, RayError) as error:
+                _log.info("not ready for the next attempt: %s", error)
+            wait_s = READY_AGAIN_S
 
     def _provide(self) -> None:
         assert self._preparer is not None

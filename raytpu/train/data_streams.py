@@ -7,13 +7,23 @@ the attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raytpu.spec import TextData
+from raytpu.errors import DeadlineExceeded, RaytpuError
+from raytpu.gang.release import RELEASE_S, within_s
+from raytpu.record import EventLog, PhaseTimed
+from raytpu.spec import Deadlines, TextData
+from raytpu.train.job import TrainJob
+
+POLL_S = 0.5
 
 
 def stream_names(data: Mapping[str, TextData]) -> tuple[str, ...]:
@@ -44,6 +54,55 @@ class DataPreparer:
             if "eval" in prepared and "eval" not in data:
                 streams["eval"] = prepared["eval"]
         return streams
+
+
+class NeedsData(Protocol):
+    """A run, or an attempt of one."""
+
+    @property
+    def data(self) -> Mapping[str, TextData]: ...
+    @property
+    def deadlines(self) -> Deadlines: ...
+    @property
+    def log(self) -> EventLog: ...
+
+
+@contextmanager
+def data_preparer(run: NeedsData) -> Iterator[ActorHandle | None]:
+    """The actor that prepares the data, for the length of a block; ``None`` for a run without data."""
+    if not run.data:
+        yield None
+        return
+    preparer = start_preparer()
+    try:
+        yield preparer
+    finally:
+        within_s(RELEASE_S, lambda: ray.kill(preparer))
+
+
+def prepared_streams(
+    preparer: ActorHandle, run: NeedsData, job: TrainJob, alive: Callable[[], None]
+) -> dict[str, Any]:
+    """The packed rows of each data stream. They live as long as ``preparer`` does.
+
+    Raises:
+        DataError: the data cannot be read, or holds less than one batch.
+        DeadlineExceeded: it takes longer than ``deadlines.data_s``.
+    """
+    began, deadline_s = time.perf_counter(), run.deadlines.data_s
+    pending = preparer.prepare.remote(run.data, int(job.config["sequence_length"]), job.global_batch)
+    while not ray.wait([pending], timeout=POLL_S)[0]:
+        alive()
+        if time.perf_counter() - began > deadline_s:
+            raise DeadlineExceeded("Ray Data to prepare the data", deadline_s)
+    try:
+        streams: dict[str, Any] = ray.get(pending)
+    except RayTaskError as error:
+        if isinstance(error.cause, RaytpuError):
+            raise error.cause from None
+        raise
+    run.log.write(PhaseTimed(name="prepare data", seconds=time.perf_counter() - began))
+    return streams
 
 
 def start_preparer() -> ray.actor.ActorHandle:

@@ -9,11 +9,11 @@ Nobody saves alone, and nobody waits long: the answer is on its way when the que
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from raytpu.errors import RaytpuError
-from raytpu.gang import Host, Lease, PreemptionNotice, call_hosts
+from raytpu.gang import Host, PreemptionNotice, call_hosts
 from raytpu.record import EventLog, StateChanged
 
 MARGIN = 2
@@ -32,6 +32,7 @@ class Farewell:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._step = 0
+        self._first = 0
         self._proposed: int | None = None
         self._last: int | None = None
         self.reason = ""
@@ -40,6 +41,16 @@ class Farewell:
         """The last step that the train loop has finished."""
         with self._changed:
             return self._step
+
+    def steps(self) -> tuple[int, int]:
+        """The last step that is done, and how many of the steps were done by this process."""
+        with self._changed:
+            return self._step, self._step - self._first
+
+    def resume_at(self, step: int) -> None:
+        """Steps up to ``step`` were done by an earlier attempt."""
+        with self._changed:
+            self._step = self._first = step
 
     def propose(self, step: int) -> bool:
         """Whether ``step`` is still ahead; if so, the train loop will not pass it before ``decide``."""
@@ -69,15 +80,20 @@ class Farewell:
 
 
 class SaveOnNotice:
-    """The driver's side: once the lease is under notice, lets the hosts save and end, in its own thread."""
+    """The driver's side: once slices of the gang are under notice, lets the hosts save and end.
 
-    def __init__(self, lease: Lease, hosts: Sequence[Host], log: EventLog) -> None:
-        self._lease, self._hosts, self._log = lease, hosts, log
+    It does so in a thread of its own. ``notice`` is asked for one at each look.
+    """
+
+    def __init__(
+        self, notice: Callable[[], PreemptionNotice | None], hosts: Sequence[Host], log: EventLog
+    ) -> None:
+        self._notice, self._hosts, self._log = notice, hosts, log
         self._begun = False
 
     def look(self) -> None:
         """Begin, if there is a notice and this has not begun."""
-        notice = self._lease.notice
+        notice = self._notice()
         if notice is not None and not self._begun:
             self._begun = True
             threading.Thread(target=self._save, args=(notice,), name="raytpu-farewell", daemon=True).start()

@@ -1,20 +1,18 @@
 """The one process on each host: it joins JAX's world, then runs the user's train function in it.
 
-An actor of this class is started on every host as soon as the slices are held, so that importing JAX and
-joining overlap with what the driver still prepares. The class is made a Ray Train worker in
-``ray_train_seam``; here is all that does not need to know Ray Train.
+An actor of this class is started on every host as soon as the slices are held, or stands by there already,
+so that importing JAX and joining overlap with what the driver still prepares. The class is made a Ray Train
+worker in ``ray_train_seam``; here is all that does not need to know Ray Train.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
@@ -23,6 +21,7 @@ from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
+from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
 if TYPE_CHECKING:  # loads JAX
     from raytpu.train.step_record import Announce
@@ -38,35 +37,69 @@ def this_process() -> HostProcess:
 
 
 class HostProcess:
-    """State of the process between the calls of the driver and of Ray Train."""
+    """State of the process between the calls of the driver and of Ray Train.
 
-    def __init__(self, assignment: ProcessAssignment, job: TrainJob) -> None:
+    It may stand by for a while before it is needed: what it is to do comes with ``begin``, not before.
+    """
+
+    assignment: ProcessAssignment
+    job: TrainJob
+
+    def __init__(self, host: str) -> None:
         global _this_process
-        self.assignment, self.job = assignment, job
-        self._cache = None if job.compile_cache is None else os.path.expanduser(job.compile_cache)
-        directory = RunDirectory.at(job.directory)
-        self._host_log = HostLog(directory, job.attempt, assignment.host)
-        self._log = EventLog(directory, assignment.host, job.attempt)
+        self._host = host
+        self._warm_up: WarmUp | None = None
         self._rows: dict[str, Any] = {}
         self._rows_changed = threading.Condition()
         self._joined = threading.Event()
         self._farewell = Farewell()
-        sys.path.extend(path for path in job.python_path if path not in sys.path)
         _this_process = self
 
     def ping(self) -> int:
         """This process's id; answers while the train function runs."""
         return os.getpid()
 
+    def stand_by(self, entrypoint: str | None, with_orbax: bool, python_path: tuple[str, ...]) -> None:
+        """Import in the background, at the lowest priority, what ``load`` will need."""
+        self._warm_up = WarmUp(entrypoint, with_orbax, python_path)
+
     def current_step(self) -> int:
-        """See ``Farewell``; as the two below."""
+        """See ``Farewell``; as the three below."""
         return self._farewell.current_step()
+
+    def steps(self) -> tuple[int, int]:
+        return self._farewell.steps()
 
     def propose_last_step(self, step: int) -> bool:
         return self._farewell.propose(step)
 
     def decide_last_step(self, step: int, agreed: bool, reason: str) -> None:
         self._farewell.decide(step, agreed, reason)
+
+    def begin(self, job: TrainJob, predecessors: Mapping[str, int]) -> int:
+        """Become the process of this host in one attempt; the answer is its id.
+
+        Args:
+            job: what the attempt is to do.
+            predecessors: id of the process that the attempt before had, by host name. It was killed, and
+                holds the chips until it is gone: libtpu refuses a second process.
+
+        Raises:
+            DeadlineExceeded: the process before this one did not end within ``deadlines.stop_s``.
+        """
+        self.job = job
+        self.assignment = next(each for each in job.gang.processes if each.host == self._host)
+        self._cache = None if job.compile_cache is None else os.path.expanduser(job.compile_cache)
+        directory = RunDirectory.at(job.directory)
+        self._host_log = HostLog(directory, job.attempt, self._host)
+        self._log = EventLog(directory, self._host, job.attempt)
+        extend_path(job.python_path)
+        before = predecessors.get(self._host)
+        if before is not None and not await_gone(before, job.deadlines.stop_s):
+            raise DeadlineExceeded(
+                f"process {before} of the attempt before to end", job.deadlines.stop_s, late=[self._host]
+            )
+        return os.getpid()
 
     def coordinator_address(self) -> str:
         """``ip:port`` on this host, for JAX's coordination service. Asked of process 0."""
@@ -76,7 +109,9 @@ class HostProcess:
 
     def load(self, entrypoint: str | None) -> None:
         """Import JAX and the train function's module; the costly part of a start, needing no peer."""
-        self._phase("import JAX", lambda: _import_jax(with_orbax=self.job.checkpoint is not None))
+        if self._warm_up is not None:
+            self._phase("finish warming up", self._warm_up.join)
+        self._phase("import JAX", lambda: import_jax(with_orbax=self.job.checkpoint is not None))
         if entrypoint is not None:
             self._phase("import train function", lambda: load_entrypoint(entrypoint))
 
@@ -123,13 +158,11 @@ class HostProcess:
         try:
             return self._run(program, announce)
         except SpecError as error:  # a wrong call of the context's: the run had started, so it failed
-            raise ProgramFailed(f"{self.assignment.host}: {error}\n{traceback.format_exc()}") from None
+            raise self._failure(error, str(error)) from None
         except RaytpuError:
             raise
         except Exception as error:  # the boundary of the user's program
-            raise ProgramFailed(
-                f"{self.assignment.host}: {type(error).__name__}: {error}\n{traceback.format_exc()}"
-            ) from None
+            raise self._failure(error, f"{type(error).__name__}: {error}") from None
         finally:
             self._log.flush()
 
@@ -176,6 +209,15 @@ class HostProcess:
             context.close()
         return result
 
+    def _failure(self, error: Exception, words: str) -> ProgramFailed:
+        """``error`` as one that pickles, with the step and the place by which it is known again."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return ProgramFailed(
+            f"{self._host}: {words}\n{''.join(traceback.format_exception(error))}",
+            step=self._farewell.current_step(),
+            error=f"{type(error).__name__} at {os.path.basename(place.filename)}:{place.lineno}",
+        )
+
     def _wait_to_join(self) -> None:
         """Ray Train may call sooner than the driver has told this process to join."""
         deadline_s = self.job.deadlines.host_start_s + self.job.deadlines.jax_init_s
@@ -193,16 +235,3 @@ class HostProcess:
         began = time.perf_counter()
         work()
         self._log.write(PhaseTimed(name=name, seconds=time.perf_counter() - began))
-
-
-def _import_jax(*, with_orbax: bool) -> None:
-    """JAX, and what nearly every loop imports on top: 2 s of CPU, better spent before it is waited for."""
-    import flax.nnx  # noqa: F401
-    import optax  # noqa: F401
-
-    import raytpu.train.context
-
-    # Orbax tells every step of a save at level INFO, in which a user's own lines drown.
-    logging.getLogger("absl").setLevel(logging.WARNING)
-    if with_orbax:
-        import raytpu.checkpoint.orbax_store  # noqa: F401

@@ -1,9 +1,8 @@
-"""Notice the death of a host process, by one outstanding ping to each."""
+"""Notice the death of a host process, and how far the gang has come, by one outstanding question to each."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -18,33 +17,39 @@ class HostWatch:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = {host.name: host for host in hosts}
-        self._pings: dict[ray.ObjectRef, str] = {host.actor.ping.remote(): host.name for host in hosts}
+        self._questions: dict[ray.ObjectRef, str] = {host.actor.steps.remote(): host.name for host in hosts}
         self.deaths: dict[str, str] = {}
+        self.last_step = 0
+        """Number of the last step that some host has finished."""
+        self.steps_done = 0
+        """Steps that this attempt has finished."""
 
     def look(self) -> None:
         """Collect the answers there are, without waiting."""
-        done, _ = (
-            ray.wait(list(self._pings), num_returns=len(self._pings), timeout=0) if self._pings else ([], [])
-        )
+        if not self._questions:
+            return
+        done, _ = ray.wait(list(self._questions), num_returns=len(self._questions), timeout=0)
         for reference in done:
-            name = self._pings.pop(reference)
+            name = self._questions.pop(reference)
             try:
-                ray.get(reference)
+                last, here = ray.get(reference)
             except (RayActorError, RayTaskError) as error:
-                self.deaths.setdefault(name, " ".join(str(error).split()))
+                self.note_death(name, error)
                 continue
-            self._pings[self._hosts[name].actor.ping.remote()] = name
+            self.last_step, self.steps_done = max(self.last_step, last), max(self.steps_done, here)
+            self._questions[self._hosts[name].actor.steps.remote()] = name
+
+    def note_death(self, name: str, error: Exception) -> None:
+        """Ray says that the process of this host is gone; the first word counts."""
+        self.deaths.setdefault(name, " ".join(str(error).split()))
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Deaths of host processes that nobody killed on purpose."""
+        return {name: death for name, death in self.deaths.items() if not is_intended(death)}
 
     def raise_lost(self) -> None:
         """Raise HostLost when a host process has died that nobody killed on purpose."""
         self.look()
-        lost = {name: death for name, death in self.deaths.items() if not is_intended(death)}
-        if lost:
+        if lost := self.lost:
             raise HostLost(f"lost {', '.join(sorted(lost))}: {next(iter(lost.values()))}")
-
-    def settle(self, patience_s: float) -> None:
-        """Give Ray a moment to report a death that explains an error already seen."""
-        until = time.monotonic() + patience_s
-        while time.monotonic() < until and not any(not is_intended(death) for death in self.deaths.values()):
-            self.look()
-            time.sleep(0.1)

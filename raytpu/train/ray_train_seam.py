@@ -67,9 +67,9 @@ CONTROLLER_ENVIRONMENT = {
 class HostWorker(HostProcess, RayTrainWorker):
     """A host process that Ray Train can adopt as a worker."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, host: str) -> None:
         RayTrainWorker.__init__(self)
-        HostProcess.__init__(self, **arguments)
+        HostProcess.__init__(self, host)
 
 
 @dataclass(kw_only=True)

@@ -95,6 +95,7 @@ class StepRecord:
     def resume_at(self, step: int) -> None:
         """Steps up to ``step`` are done, and their state came from a living replica."""
         self._step = step
+        self._farewell.resume_at(step)
 
     @contextmanager
     def pause(self) -> Iterator[None]:

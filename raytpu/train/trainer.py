@@ -8,7 +8,8 @@ durable checkpoint.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import ray
 from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
 
 from raytpu.errors import RaytpuError, RunStopped, SpecError, WrongRequest
-from raytpu.plan import GangPlan, plan_mesh
+from raytpu.plan import EndingKind, GangPlan, plan_mesh
 from raytpu.record import (
     AttemptEnded,
     AttemptStarted,
@@ -29,13 +30,24 @@ from raytpu.record import (
     stop_requested,
 )
 from raytpu.record.storage import make_folder
-from raytpu.spec import Checkpoint, Deadlines, Mesh, Replicas, Slices, TextData, Workload, workload_yaml
-from raytpu.train.attempt import Attempt, run_attempt
+from raytpu.spec import (
+    Checkpoint,
+    Deadlines,
+    Mesh,
+    Recovery,
+    Replicas,
+    Slices,
+    TextData,
+    Workload,
+    workload_yaml,
+)
 from raytpu.train.data_streams import stream_names
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.job import TrainJob
 from raytpu.train.replicas.controller import run_replicas
 from raytpu.train.scaling import slices_of
+from raytpu.train.supervisor import reason_of, supervise
+from raytpu.train.training import Training
 
 
 class JaxTrainer:
@@ -57,6 +69,7 @@ class JaxTrainer:
         datasets: Ray Datasets, for loops that call ``ray.train.get_dataset_shard``.
         dataset_config: Ray's, for ``datasets``.
         deadlines: how long each wait may last.
+        recovery: what follows a lost slice or an error: further attempts, and what is kept ready for them.
         priority: band in the queue for slices; a higher one goes first, and preempts lower ones.
         across_slices: how several slices train as one; see ``train.across_slices`` of the workload.
         replicas: settings of ``across_slices="replicas"``.
@@ -82,6 +95,7 @@ class JaxTrainer:
         datasets: dict[str, Any] | None = None,
         dataset_config: Any = None,
         deadlines: Deadlines | None = None,
+        recovery: Recovery | None = None,
         priority: int = 0,
         across_slices: Literal["lockstep", "replicas"] = "lockstep",
         replicas: Replicas | None = None,
@@ -102,6 +116,7 @@ class JaxTrainer:
         self._checkpoint = checkpoint
         self._datasets, self._dataset_config = datasets, dataset_config
         self._priority = priority
+        self._recovery = recovery if recovery is not None else Recovery()
         self._replicas = (replicas or Replicas()) if across_slices == "replicas" else None
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._python_path = tuple(python_path)
@@ -125,6 +140,7 @@ class JaxTrainer:
             checkpoint=workload.checkpoint,
             run_config=RunConfig(name=workload.name, storage_path=workload.checkpoint.path),
             deadlines=workload.deadlines,
+            recovery=workload.recovery,
             priority=workload.priority,
             across_slices=workload.train.across_slices,
             replicas=workload.train.replicas,
@@ -141,7 +157,8 @@ class JaxTrainer:
         Raises:
             WrongRequest: Ray is not connected, or the storage cannot be written.
             Refused: the slices cannot be held, or another driver owns this run.
-            RunFailed: the attempt failed; running again goes on from the newest durable checkpoint.
+            RunFailed: the last attempt failed, and ``recovery`` allows no other one; running again goes on
+                from the newest durable checkpoint.
         """
         directory = self.directory
         if not ray.is_initialized():  # Ray's own way is to start a cluster of this machine, without slices
@@ -153,13 +170,11 @@ class JaxTrainer:
         address = ray.get_runtime_context().gcs_address
         with RunLease.take(directory, address) as lease:
             attempt = max(directory.attempts_with_logs(), default=0) + 1
-            make_folder(directory.logs(attempt))
             on_start()
             if self._document is not None:
                 directory.write_workload(self._document)
             with EventLog(directory, "driver") as log:
                 log.write(self._started(lease, address))
-                log.write(AttemptStarted(attempt=attempt))
                 return self._recorded(attempt, log, lease)
 
     def _started(self, lease: RunLease, address: str) -> RunStarted:
@@ -174,35 +189,36 @@ class JaxTrainer:
             version=version("raytpu"),
         )
 
-    def _recorded(self, attempt: int, log: EventLog, lease: RunLease) -> Result:
-        """Write down how the attempt ends, whatever ends it."""
+    def _recorded(self, first_attempt: int, log: EventLog, lease: RunLease) -> Result:
+        """Write down how the run ends, whatever ends it."""
         outcome, reason = "failed", "the driver was interrupted"
         try:
-            result = self._train(self._attempt(attempt, log, lease))
+            result = self._train(self._training(first_attempt, log, lease))
             outcome, reason = "finished", ""
             return result
         except RunStopped as stop:
             outcome, reason = "stopped", str(stop)
             raise
         except RaytpuError as error:
-            reason = str(error)
+            reason = reason_of(error)
             raise
         except KeyboardInterrupt:
             outcome, reason = "stopped", "interrupted by Ctrl-C"
             raise
         finally:
-            log.write(AttemptEnded(ending=outcome, reason=reason))
             log.write(RunEnded(outcome=outcome, reason=reason))
 
-    def _train(self, attempt: Attempt) -> Result:
+    def _train(self, training: Training) -> Result:
         if self._replicas is None:
-            return run_attempt(attempt)
-        return run_replicas(attempt, self._replicas)
+            return supervise(training)
+        with _one_attempt(training):
+            return run_replicas(training, self._replicas)
 
-    def _attempt(self, attempt: int, log: EventLog, lease: RunLease) -> Attempt:
+    def _training(self, first_attempt: int, log: EventLog, lease: RunLease) -> Training:
         directory = self.directory
 
-        def job_for(gang: GangPlan) -> TrainJob:
+        def job_for(attempt: int, gang: GangPlan) -> TrainJob:
+            make_folder(directory.logs(attempt))
             return TrainJob(
                 run=directory.run,
                 attempt=attempt,
@@ -224,15 +240,19 @@ class JaxTrainer:
             if wish is not None:
                 raise RunStopped(f"run {directory.run} was stopped by {wish.who}: {wish.reason}")
 
-        return Attempt(
+        return Training(
             name=directory.run,
             slices=self.slices,
             program=self._program,
+            first_attempt=first_attempt,
             job_for=job_for,
             deadlines=self._deadlines,
+            recovery=self._recovery,
             priority=self._priority,
             run_config=self._ray_run_config(),
             log=log,
+            with_checkpoints=self._checkpoint is not None,
+            python_path=self._python_path,
             data=self._data,
             datasets=self._datasets,
             dataset_config=self._dataset_config,
@@ -252,6 +272,22 @@ class JaxTrainer:
         )
 
 
+@contextmanager
+def _one_attempt(training: Training) -> Iterator[None]:
+    """Begin and end of the attempt that a run of replicas is, in the record."""
+    ending, reason = EndingKind.STOPPED, "the driver was interrupted"
+    training.log.write(AttemptStarted(attempt=training.first_attempt))
+    try:
+        yield
+        ending, reason = EndingKind.COMPLETED, ""
+    except RaytpuError as error:
+        ending = EndingKind.STOPPED if isinstance(error, RunStopped) else EndingKind.FAILED
+        reason = str(error)
+        raise
+    finally:
+        training.log.write(AttemptEnded(ending=ending, reason=reason))
+
+
 def _refuse_unused(run_config: RunConfig) -> None:
     """An option that is taken and does nothing is believed in."""
     unused = {
@@ -262,6 +298,7 @@ def _refuse_unused(run_config: RunConfig) -> None:
     given = [name for name, is_set in unused.items() if is_set]
     if given:
         raise SpecError(
-            f"run_config: {', '.join(given)} would do nothing here; a failed run goes on when run again, "
-            "checkpoint=Checkpoint(keep=…) says what is kept, and host processes use the node's environment"
+            f"run_config: {', '.join(given)} would do nothing here; recovery=Recovery(…) says what follows "
+            "a failure, checkpoint=Checkpoint(keep=…) what is kept, and host processes use the node's "
+            "environment"
         )

@@ -13,6 +13,7 @@ from raytpu.errors import (
     DeadlineExceeded,
     LeaseEnded,
     Problem,
+    ProgramFailed,
     RaytpuError,
     SliceLost,
     SliceVerdict,
@@ -34,6 +35,7 @@ EXAMPLES: dict[type[RaytpuError], RaytpuError] = {
     ),
     SliceLost: SliceLost({"slice-0": "slice-0/1 does not answer"}),
     LeaseEnded: LeaseEnded("run llm", "preempted by run urgent"),
+    ProgramFailed: ProgramFailed("slice-0/0: ValueError: no", 7, "ValueError at loop.py:12"),
     DeadlineExceeded: DeadlineExceeded(
         "host processes", 120.0, ["slice-0/2", "slice-1/0"], "raise host_start_s"
     ),

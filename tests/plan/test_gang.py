@@ -7,7 +7,7 @@ import time
 import pytest
 
 from raytpu.errors import SliceVerdict, Unplaceable
-from raytpu.plan import Inventory, SliceState, imagined_inventory, natural_order, plan_gang
+from raytpu.plan import Inventory, SliceState, deal_again, imagined_inventory, natural_order, plan_gang
 from tests.plan.builders import host, slice_state, slices
 
 
@@ -284,3 +284,30 @@ def test_planning_grows_linearly_with_the_cluster() -> None:
     small, large = seconds(100), seconds(1000)
 
     assert large < 30 * small
+
+
+def test_slices_of_several_leases_are_dealt_as_one_gang_in_the_order_given() -> None:
+    """Two processes with one index, or a gap, hang in jax.distributed."""
+    first = plan_gang(slices(2), Inventory(slices=(slice_state("slice-0"), slice_state("slice-1"))))
+    further = plan_gang(slices(1), Inventory(slices=(slice_state("slice-2"),)))
+
+    gang = deal_again([first.slices[1], further.slices[0]], simulated=False)
+
+    assert [(each.name, each.index) for each in gang.slices] == [("slice-1", 0), ("slice-2", 1)]
+    assert [process.process_index for process in gang.processes] == [0, 1, 2, 3]
+    assert [process.host for process in gang.processes] == [
+        "slice-1/0",
+        "slice-1/1",
+        "slice-2/0",
+        "slice-2/1",
+    ]
+    assert {(each.process_count, each.slice_count, each.global_devices) for each in gang.processes} == {
+        (4, 2, 16)
+    }
+
+
+def test_a_gang_that_lost_nothing_is_dealt_as_it_was_planned() -> None:
+    """The first attempt and the next ones must not differ in anything but the slices."""
+    gang = plan_gang(slices(2), Inventory(slices=(slice_state("slice-0"), slice_state("slice-1"))))
+
+    assert deal_again(gang.slices, simulated=gang.simulated) == gang

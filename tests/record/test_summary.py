@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from raytpu.record import (
+    AttemptEnded,
     CheckpointDurable,
     CheckpointQuarantined,
     CheckpointRestored,
@@ -139,7 +140,18 @@ def test_the_document_says_the_same_to_a_machine():
     assert document["endings"] == ["slice_lost", "completed"]
     assert document["goodput"]["seconds"]["lost work"] == 3.0
     assert sum(document["goodput"]["seconds"].values()) == pytest.approx(document["goodput"]["wall_s"])
-    assert document["phases"][2] == {"name": "import jax", "seconds": 2.5, "writer": "slice-0/1"}
+    assert document["phases"][1] == {"name": "import jax", "seconds": 2.5, "writer": "slice-0/1"}
+
+
+def test_the_slices_that_were_lost_are_named():
+    """One slice that is lost again and again is a slice to look at."""
+    book = Logbook().start()
+    for attempt, lost in enumerate((("slice-1",), ("slice-0", "slice-1")), start=1):
+        book.start_attempt(attempt).add(AttemptEnded(ending="slice_lost", slices=lost))
+    summary = summarise(book.start_attempt(3).records)
+
+    assert summary.lost_slices == ("slice-1", "slice-0", "slice-1")
+    assert "  lost         3 slices: slice-1 2 times, slice-0" in render_summary(summary).splitlines()
 
 
 def test_a_loss_that_is_no_number_is_strict_json_too():

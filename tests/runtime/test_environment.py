@@ -119,3 +119,32 @@ def test_a_simulated_part_of_a_host_shows_its_own_number_of_devices():
 
     assert environ["JAX_NUM_CPU_DEVICES"] == "1"
     assert environ["XLA_FLAGS"] == ""
+
+
+def test_a_process_that_ray_gave_no_chips_sees_all_of_its_host_when_it_becomes_the_host_process():
+    """A standby process would find no TPU at all, in the one moment for which it was kept."""
+    of_a_standby = {"TPU_VISIBLE_CHIPS": "", "TPU_CHIPS_PER_HOST_BOUNDS": "1,2,1", "TPU_HOST_BOUNDS": "1,1,1"}
+
+    environ = after(platform="tpu", inherited=of_a_standby)
+
+    assert [name for name in environ if name.startswith("TPU_")] == []
+
+
+def test_bounds_that_are_those_of_the_host_stay():
+    """GKE sets them for libtpu on a slice of several hosts."""
+    of_the_host = {"TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1", "TPU_HOST_BOUNDS": "2,2,1"}
+
+    environ = after(platform="tpu", inherited=of_the_host)
+
+    assert {name: environ[name] for name in of_the_host} == of_the_host
+
+
+def test_the_chips_that_ray_chose_for_a_part_of_a_host_stay():
+    """Ray knows which chips other programs have; the process checks the rest."""
+    chosen = {"TPU_VISIBLE_CHIPS": "0,1"}
+
+    environ = after(
+        platform="tpu", inherited=chosen, devices=2, environment={"TPU_CHIPS_PER_HOST_BOUNDS": "1,2,1"}
+    )
+
+    assert environ["TPU_VISIBLE_CHIPS"] == "0,1"

@@ -63,3 +63,14 @@ def test_a_step_that_another_host_refused_is_passed():
     farewell.decide(2, False, "preempted")
 
     assert run_to(farewell, 4) == []
+
+
+def test_steps_of_an_earlier_attempt_are_not_counted_as_done_by_this_one():
+    """An attempt that did nothing would look like one that made progress, and be tried for ever."""
+    farewell = Farewell()
+    farewell.resume_at(10)
+    assert farewell.steps() == (10, 0)
+
+    farewell.is_last(11)
+
+    assert farewell.steps() == (11, 1)

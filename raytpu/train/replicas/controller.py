@@ -30,12 +30,13 @@ from raytpu.plan import ProcessAssignment
 from raytpu.plan.replicas import mesh_of_slice, world_of_slice
 from raytpu.record import PhaseTimed, StateChanged
 from raytpu.spec import Replicas
-from raytpu.train.attempt import Attempt, data_preparer, hold_for, prepared_streams
+from raytpu.train.data_streams import data_preparer, prepared_streams
 from raytpu.train.farewell import SaveOnNotice
 from raytpu.train.job import ReplicaPlace, TrainJob
 from raytpu.train.ray_train_seam import result_of
 from raytpu.train.replicas.coordinator import Coordinator
 from raytpu.train.replicas.replica import CALLS_AT_ONCE, Replica, ReplicaHost, ended_reason, own_failure
+from raytpu.train.training import Training, hold_for
 
 LOOK_S = 0.2
 
@@ -47,7 +48,7 @@ RETRY_S = 10.0
 """After no slice could be had as a replacement, before asking again; the run goes on without it."""
 
 
-def run_replicas(attempt: Attempt, replicas: Replicas) -> Result:
+def run_replicas(attempt: Training, replicas: Replicas) -> Result:
     """Train once, on slices that are replicas. Every slice and process is free again at the end.
 
     Raises:
@@ -74,9 +75,9 @@ class ReplicaRun:
         settings: of the workload.
     """
 
-    def __init__(self, attempt: Attempt, lease: Lease, settings: Replicas) -> None:
+    def __init__(self, attempt: Training, lease: Lease, settings: Replicas) -> None:
         self._attempt, self._lease, self._settings = attempt, lease, settings
-        self._job: TrainJob = attempt.job_for(lease.plan)
+        self._job: TrainJob = attempt.job_for(attempt.first_attempt, lease.plan)
         self._parts = attempt.slices.count
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -221,10 +222,10 @@ class ReplicaRun:
         job = replace(self._job, gang=gang, mesh=mesh_of_slice(self._job.mesh), replica=place)
 
         def arguments(assignment: ProcessAssignment) -> dict[str, Any]:
-            return {"assignment": gang.processes[assignment.position], "job": job}
+            return {"host": assignment.host}
 
         hosts = start_hosts_of(held, ReplicaHost, arguments, max_concurrency=CALLS_AT_ONCE)
-        replica = Replica(member, held, lease, hosts)
+        replica = Replica(member, held, lease, hosts, job)
         with self._lock:
             self._replicas[member] = replica
         self._in_thread(self._bring_up, replica)
@@ -248,6 +249,7 @@ class ReplicaRun:
         hosts, start_s = replica.hosts, deadlines.host_start_s
         name = program if isinstance(program, str) else None
         try:
+            call("begin", replica.job, {}, of=hosts, waited_for="to start", deadline_s=start_s)
             call("load", name, of=hosts, waited_for="to import JAX", deadline_s=start_s)
             [address] = call(
                 "coordinator_address", of=hosts[:1], waited_for="to be found", deadline_s=start_s
@@ -301,7 +303,7 @@ class ReplicaRun:
     def _farewell(self, lease: Lease, living: Sequence[Replica]) -> SaveOnNotice:
         if self._last_save is None:
             hosts = [host for replica in living for host in replica.hosts]
-            self._last_save = SaveOnNotice(lease, hosts, self._attempt.log)
+            self._last_save = SaveOnNotice(lambda: lease.notice, hosts, self._attempt.log)
         return self._last_save
 
     def _ended(self) -> list[dict[str, Any]] | None:

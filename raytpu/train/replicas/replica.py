@@ -13,6 +13,7 @@ from raytpu.errors import LeaseEnded, ProgramFailed, RaytpuError, RunFailed, Run
 from raytpu.gang import HeldSlice, Host, Lease
 from raytpu.train.endings import is_peer_failure
 from raytpu.train.host_process import HostProcess
+from raytpu.train.job import TrainJob
 
 CALLS_AT_ONCE = 8
 """Of a host's actor: the train function is one, and beside it the driver asks how things are."""
@@ -40,6 +41,7 @@ class Replica:
     held: HeldSlice
     lease: Lease
     hosts: tuple[Host, ...]
+    job: TrainJob
     began_s: float = field(default_factory=time.monotonic)
     running: list[ray.ObjectRef] = field(default_factory=list)
     lost: str | None = None

@@ -1,0 +1,246 @@
+"""A run in lockstep outlives its slices: real hosts are killed under it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.train import RunConfig
+
+from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, RunDirectory, Slices, read_events, simulate
+from raytpu.cluster import SimulatedCluster
+from raytpu.errors import ProgramFailed, RunStopped
+from raytpu.gang import open_book
+from raytpu.record import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointRestored,
+    HostReady,
+    Recorded,
+    StateChanged,
+    StepFinished,
+    render_summary,
+    request_stop,
+    summarise,
+)
+from tests.leftover_processes import find_leftovers
+from tests.waiting import await_true
+
+pytestmark = pytest.mark.local_ray
+
+SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
+STEPS = 40
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """Three slices of two hosts, one more than a run takes, and this process a driver on them."""
+    with simulate(SLICES.model_copy(update={"count": 3})) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+
+
+def loop(context: Any, config: dict[str, Any]) -> None:
+    """Gradient descent on all devices, with a loss that depends on every step before it."""
+    import time
+
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    sharding = NamedSharding(context.mesh, PartitionSpec(("replica", "fsdp")))
+    state = context.restore(context.jit(lambda: jnp.linspace(-1.0, 2.0, 64), out_shardings=sharding)())
+
+    def update(state: Any, step: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda x: jnp.mean(jnp.sin(x * step) ** 2 + x**2))(state)
+        return state - 0.3 * gradient, loss
+
+    train_step = context.jit(update, donate_argnums=0)
+    for step in range(context.start_step + 1, config["steps"] + 1):
+        state, loss = train_step(state, jnp.float32(step))
+        if step > config.get("fast_until", 0):
+            time.sleep(config.get("pause_s", 0.0))
+        context.report(step, {"loss": loss}, state)
+        if step == config.get("fails_after"):
+            raise ValueError("no")
+
+
+def trainer(root: Path, name: str, recovery: Recovery | None = None, **config: Any) -> JaxTrainer:
+    return JaxTrainer(
+        loop,
+        train_loop_config={"steps": STEPS} | config,
+        slices=SLICES,
+        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+        checkpoint=Checkpoint(path=str(root), every_steps=5),
+        run_config=RunConfig(name=name),
+        recovery=recovery,
+    )
+
+
+def events_of(directory: RunDirectory, kind: type) -> list[Any]:
+    return [each.event for each in read_events(directory) if isinstance(each.event, kind)]
+
+
+def losses(records: list[Recorded], attempt: int) -> dict[int, float]:
+    """Of process 0, by step."""
+    return {
+        each.event.step: each.event.metrics["loss"]
+        for each in records
+        if isinstance(each.event, StepFinished) and each.attempt == attempt and each.event.metrics
+    }
+
+
+def last_step(directory: RunDirectory) -> int:
+    return max((event.step for event in events_of(directory, StepFinished)), default=0)
+
+
+def holders() -> list[str]:
+    """Slices that the book says somebody has."""
+    view = ray.get(open_book().view.remote())
+    return [planned.name for lease in view.ledger.leases for planned in lease.slices]
+
+
+def in_background(work: Any) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_run_that_loses_a_host_goes_on_on_the_spare_slice_as_if_nothing_had_happened(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Losing a machine is ordinary; a run that ends at it is started by hand, at night."""
+    whole = trainer(tmp_path, "whole")
+    whole.fit()
+    broken = trainer(tmp_path, "broken", pause_s=0.2)
+
+    def break_one() -> None:
+        await_true("the run to train", lambda: last_step(broken.directory) >= 12, 120)
+        cluster.lose_host("slice-1", 0)
+
+    thread = in_background(break_one)
+    result = broken.fit()
+    thread.join(60)
+
+    assert result.metrics["step"] == STEPS
+    records = read_events(broken.directory)
+    assert [event.slices for event in events_of(broken.directory, AttemptStarted)] == [
+        ("slice-0", "slice-1"),
+        ("slice-0", "slice-2"),
+    ]
+    endings = events_of(broken.directory, AttemptEnded)
+    assert [(event.ending, event.slices) for event in endings] == [
+        ("slice_lost", ("slice-1",)),
+        ("completed", ()),
+    ]
+    assert [
+        event.reason for event in events_of(broken.directory, StateChanged) if event.state == "replacing"
+    ] == [
+        f"{endings[0].reason.replace('lost slice-1: ', 'lost slice-1 (')}); slice-0 stays held; "
+        "in place of the lost: 1 to be found"
+    ]
+    restored = {event.step for event in events_of(broken.directory, CheckpointRestored)}
+    assert len(restored) == 1
+    assert restored.pop() >= 10
+    expected = losses(read_events(whole.directory), 1)
+    resumed = losses(records, 2)
+    assert max(resumed) == STEPS
+    assert resumed == {step: expected[step] for step in resumed}, "bit for bit"
+    summary = summarise(records)
+    assert summary.endings == ("slice_lost", "completed")
+    assert "lost         1 slice: slice-1" in render_summary(summary)
+    assert sum(summary.goodput.seconds.values()) == pytest.approx(summary.goodput.wall_s)
+    await_true("every slice to be free", lambda: holders() == [])
+
+
+def test_standby_processes_take_over_without_starting_python_anew(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Starting Python and importing JAX is half of the time that a restart takes."""
+    run = trainer(tmp_path, "spare", Recovery(spares=1), pause_s=0.2, steps=400)
+
+    def break_one() -> None:
+        await_true("a spare to be held", lambda: len(holders()) == 3, 120)
+        await_true("six standby processes", lambda: len(standbys()) == 6, 60)
+        before.update(standbys())
+        cluster.lose_host("slice-1", 0)
+        await_true("the second attempt", lambda: len(hosts_of_attempt(2)) == 4, 60)
+        await_true("steps of the second attempt", lambda: bool(losses(read_events(run.directory), 2)), 60)
+        stop(run.directory)
+
+    def standbys() -> set[int]:
+        """Host processes that no attempt has begun with."""
+        begun = {event.pid for event in events_of(run.directory, HostReady)}
+        return {each.pid for each in find_leftovers() if "ray::HostWorker" in each.cmdline()[:1]} - begun
+
+    def hosts_of_attempt(number: int) -> dict[str, int]:
+        return {
+            each.event.host: each.event.pid
+            for each in read_events(run.directory)
+            if isinstance(each.event, HostReady) and each.attempt == number
+        }
+
+    before: set[int] = set()
+    thread = in_background(break_one)
+    with pytest.raises(RunStopped, match="was stopped by the test"):
+        run.fit()
+    thread.join(60)
+
+    assert set(hosts_of_attempt(2)) == {"slice-0/0", "slice-0/1", "slice-2/0", "slice-2/1"}
+    assert set(hosts_of_attempt(2).values()) <= before
+    await_true("every slice to be free", lambda: holders() == [])
+
+
+def stop(directory: RunDirectory) -> None:
+    request_stop(directory, "enough seen", who="the test")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_same_error_after_the_same_step_twice_ends_the_run(tmp_path: Path) -> None:
+    """A bug that is retried for ever holds slices and computes nothing."""
+    run = trainer(tmp_path, "bug", fails_after=7)
+
+    with pytest.raises(ProgramFailed, match="ValueError: no") as caught:
+        run.fit()
+
+    assert (
+        "the same error after step 7 twice (ValueError at test_lockstep_recovery.py"
+        in caught.value.__notes__[0]
+    )
+    started, ended = events_of(run.directory, AttemptStarted), events_of(run.directory, AttemptEnded)
+    assert [event.attempt for event in started] == [1, 2]
+    assert [event.ending for event in ended] == ["program_failed", "program_failed"]
+    assert started[0].slices == started[1].slices == ("slice-0", "slice-1")
+    await_true("every slice to be free", lambda: holders() == [])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_host_process_that_dies_alone_is_started_again_on_its_slice(tmp_path: Path) -> None:
+    """One process that ran out of memory would cost a whole slice, which is well."""
+    run = trainer(tmp_path, "crash", pause_s=0.1)
+
+    def kill_one() -> None:
+        await_true("the run to train", lambda: last_step(run.directory) >= 7, 120)
+        pid = next(event.pid for event in events_of(run.directory, HostReady) if event.host == "slice-1/1")
+        os.kill(pid, signal.SIGKILL)
+
+    thread = in_background(kill_one)
+    result = run.fit()
+    thread.join(60)
+
+    assert result.metrics["step"] == STEPS
+    ended = events_of(run.directory, AttemptEnded)
+    assert [event.ending for event in ended] == ["program_failed", "completed"]
+    assert "the process of slice-1/1 ended by itself, and the host is well" in ended[0].reason
+    assert [event.slices for event in events_of(run.directory, AttemptStarted)] == [
+        ("slice-0", "slice-1")
+    ] * 2
