@@ -4,6 +4,7 @@ from raytpu.gang.held import HeldHost as HeldHost
 from raytpu.gang.held import HeldSlice as HeldSlice
 from raytpu.gang.held import PreemptionNotice as PreemptionNotice
 from raytpu.gang.holding import Holding as Holding
+from raytpu.gang.holding import further_slices as further_slices
 from raytpu.gang.holding import unwell_hosts as unwell_hosts
 from raytpu.gang.hosts import Host as Host
 from raytpu.gang.hosts import call_hosts as call_hosts
@@ -23,6 +24,7 @@ __all__ = [
     "Lease",
     "PreemptionNotice",
     "call_hosts",
+    "further_slices",
     "hold",
     "open_book",
     "ray_inventory",

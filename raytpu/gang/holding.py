@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -253,13 +253,9 @@ class Holding:
             part.lease.release()
 
     def _further(self, count: int) -> Slices:
-        """``count`` more slices like those of the gang, none of them a slice that is held already."""
         with self._lock:
             held = {part.name for part in [*self._gang, *self._spares]}
-        exclude = [*self._want.exclude, *sorted(held)]
-        if self._want.same_zone and held:
-            exclude += _other_zones(held)
-        return self._want.model_copy(update={"count": count, "min_count": None, "exclude": tuple(exclude)})
+        return further_slices(self._want, count, held)
 
     def _leases(self, parts: Sequence[_Part]) -> list[Lease]:
         with self._lock:
@@ -278,7 +274,15 @@ def _leases_of(parts: Sequence[_Part]) -> list[Lease]:
     return list(dict.fromkeys(part.lease for part in parts))
 
 
-def _other_zones(held: set[str]) -> list[str]:
+def further_slices(want: Slices, count: int, held: Set[str]) -> Slices:
+    """``count`` more slices like those that are wanted, none of them one of ``held``, which belong to it."""
+    exclude = [*want.exclude, *sorted(held)]
+    if want.same_zone and held:
+        exclude += _other_zones(held)
+    return want.model_copy(update={"count": count, "min_count": None, "exclude": tuple(exclude)})
+
+
+def _other_zones(held: Set[str]) -> list[str]:
     """Slices that stand elsewhere than those that are held."""
     slices = ray_inventory().slices
     zones = {state.zone for state in slices if state.name in held}

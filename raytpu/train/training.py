@@ -47,9 +47,12 @@ class Training:
 
 
 def hold_for(
-    training: Training, slices: Slices | None = None, alive: Callable[[], None] | None = None
+    training: Training,
+    slices: Slices | None = None,
+    timeout_s: float | None = None,
+    alive: Callable[[], None] | None = None,
 ) -> Lease:
-    """Hold ``slices`` (by default all of the run's) in its name; the record has what it waits for.
+    """Hold ``slices`` (by default all of the run's, for ``deadlines.hold_s``) in the run's name.
 
     Raises:
         as ``gang.hold``.
@@ -57,7 +60,7 @@ def hold_for(
     return hold(
         training.slices if slices is None else slices,
         owner=training.name,
-        timeout_s=training.deadlines.hold_s,
+        timeout_s=training.deadlines.hold_s if timeout_s is None else timeout_s,
         priority=training.priority,
         save_s=training.deadlines.save_s,
         silence_s=training.deadlines.orphan_grace_s,

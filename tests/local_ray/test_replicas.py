@@ -11,7 +11,7 @@ import pytest
 import ray
 from ray.train import RunConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, SimulatedCluster, Slices, read_events, simulate
+from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, SimulatedCluster, Slices, read_events, simulate
 from raytpu.record import ProgramCompiled
 from tests.local_ray.replica_loop import Note, digests, loop, losses, read_notes
 from tests.waiting import await_true
@@ -32,17 +32,19 @@ def cluster() -> Iterator[SimulatedCluster]:
         ray.shutdown()
 
 
-def trainer(folder: Path, name: str) -> JaxTrainer:
+def trainer(folder: Path, name: str, *, steps: int = STEPS, recovery: Recovery | None = None) -> JaxTrainer:
     notes = folder / name
     notes.mkdir()
     return JaxTrainer(
         loop,
-        train_loop_config={"steps": STEPS, "notes": str(notes)},
+        train_loop_config={"steps": steps, "notes": str(notes)},
         slices=SLICES,
         mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
         checkpoint=Checkpoint(path=str(folder / "runs"), every_steps=50, keep=2),
         run_config=RunConfig(name=name),
         across_slices="replicas",
+        recovery=recovery,
+        compile_cache=str(folder / "cache"),
     )
 
 

@@ -47,6 +47,11 @@ class _Host:
     finished: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _CalledUp:
+    member: str
+
+
 class Coordinator:
     """The centre of a run of replicas, in threads of the driver.
 
@@ -84,6 +89,8 @@ class Coordinator:
         self._founders, self._early = set(founders), list[messages.Event]()
         self._hosts: dict[tuple[str, int], _Host] = {}
         self._of: dict[Caller, tuple[str, int]] = {}
+        self._reserve: dict[str, list[messages.Ready]] = {}
+        """What the hosts of each replica in reserve have said."""
         self._started: Started | None = None
         self._accused: dict[tuple[str, int], tuple[float, str]] = {}
         self._with_state: set[str] = set()
@@ -116,6 +123,15 @@ class Coordinator:
         """What was told last."""
         return None if self._state is None else self._state.view
 
+    def keep_back(self, member: str) -> None:
+        """This replica stays in reserve: it gets everything ready, and does not take part before
+        ``call_up``. Before its hosts are started."""
+        self._reserve[member] = []
+
+    def call_up(self, member: str) -> None:
+        """A replica of the reserve takes part from the next step on. Any thread."""
+        self._inbox.put((None, _CalledUp(member)))
+
     def give_up(self, member: str, reason: str) -> None:
         """Somebody else knows that this replica is lost. Any thread."""
         self._inbox.put((None, messages.Lost(member=member, reason=reason)))
@@ -145,6 +161,9 @@ class Coordinator:
             self._left(caller)
         elif caller is not None:
             self._heard(caller, message)
+        elif isinstance(message, _CalledUp):
+            for ready in self._reserve.pop(message.member, []):
+                self._decide(ready)
         elif message is not None:
             self._lose(message.member, message.reason)
 
@@ -166,6 +185,8 @@ class Coordinator:
                 self._accused.setdefault((message.member, message.epoch), (time.monotonic(), message.reason))
             case Finished():
                 self._finished(self._of[caller])
+            case messages.Ready() if message.member in self._reserve:
+                self._reserve[message.member].append(message)
             case messages.Voted():
                 self._hosts[self._of[caller]].voted = (message.epoch, message.step)
                 self._decide(message)
@@ -196,6 +217,7 @@ class Coordinator:
         self._lose(member, f"the process of its host {position} has ended")
 
     def _lose(self, member: str, reason: str) -> None:
+        self._reserve.pop(member, None)
         self._decide(messages.Lost(member=member, reason=reason))
         for key in [key for key in self._hosts if key[0] == member]:
             host = self._hosts.pop(key)

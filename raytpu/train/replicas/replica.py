@@ -45,6 +45,10 @@ class Replica:
     began_s: float = field(default_factory=time.monotonic)
     running: list[ray.ObjectRef] = field(default_factory=list)
     lost: str | None = None
+    reserve: bool = False
+    """It is kept back until another one is lost."""
+    admitted: bool = False
+    """It has the state, and takes part."""
 
 
 def ended_reason(lease: Lease) -> str | None:
