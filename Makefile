@@ -12,7 +12,8 @@ PYTEST := $(BIN)/python -m pytest
 # Suites that start real clusters, in the order of their cost. What is in none of them is fast.
 CLUSTER_SUITES := local_ray or workflow
 SLOW_SUITES := $(CLUSTER_SUITES) or thorough or bench or soak
-BENCHES := bench_plan_gang bench_leases bench_sim_start bench_step_time bench_start_up bench_checkpoint
+BENCHES := bench_plan_gang bench_leases bench_sim_start bench_step_time bench_start_up bench_checkpoint \
+	bench_averaging bench_recovery bench_replicas
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
