@@ -27,8 +27,8 @@ import ray
 
 from raytpu import JaxTrainer, Recovery, SimulatedCluster, read_events, simulate
 from raytpu.record import PhaseTimed
+from tests.local_ray.replica_killer import SLICES, trainer
 from tests.local_ray.replica_loop import Note, read_notes
-from tests.local_ray.test_replicas import SLICES, trainer
 from tests.waiting import await_true
 
 GOALS_S = {"survivors": 1.0, "survivors_frozen": 10.0, "full_cold": 8.0, "full_warm": 3.0}

@@ -32,8 +32,6 @@ from raytpu.record import (
 from tests.leftover_processes import find_leftovers
 from tests.waiting import await_true
 
-pytestmark = pytest.mark.local_ray
-
 SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
 STEPS = 40
 
@@ -115,6 +113,7 @@ def in_background(work: Any) -> threading.Thread:
     return thread
 
 
+@pytest.mark.local_ray
 def test_a_run_that_loses_a_host_goes_on_on_the_spare_slice_as_if_nothing_had_happened(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:
@@ -162,6 +161,7 @@ def test_a_run_that_loses_a_host_goes_on_on_the_spare_slice_as_if_nothing_had_ha
     await_true("every slice to be free", lambda: holders() == [])
 
 
+@pytest.mark.thorough
 def test_standby_processes_take_over_without_starting_python_anew(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:
@@ -204,6 +204,7 @@ def stop(directory: RunDirectory) -> None:
     request_stop(directory, "enough seen", who="the test")
 
 
+@pytest.mark.local_ray
 @pytest.mark.usefixtures("cluster")
 def test_the_same_error_after_the_same_step_twice_ends_the_run(tmp_path: Path) -> None:
     """A bug that is retried for ever holds slices and computes nothing."""
@@ -223,6 +224,7 @@ def test_the_same_error_after_the_same_step_twice_ends_the_run(tmp_path: Path) -
     await_true("every slice to be free", lambda: holders() == [])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cluster")
 def test_a_host_process_that_dies_alone_is_started_again_on_its_slice(tmp_path: Path) -> None:
     """One process that ran out of memory would cost a whole slice, which is well."""

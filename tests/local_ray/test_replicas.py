@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,21 +11,18 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray.train import RunConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, SimulatedCluster, Slices, read_events, simulate
+from raytpu import Recovery, SimulatedCluster, read_events, simulate
 from raytpu.record import ProgramCompiled
-from tests.local_ray.replica_loop import Note, digests, loop, losses, read_notes
+from tests.leftover_processes import find_leftovers
+from tests.local_ray.replica_killer import SLICES, Killer, trainer
+from tests.local_ray.replica_loop import Note, digests, losses, read_notes
 from tests.waiting import await_true
 
-pytestmark = pytest.mark.local_ray
-
-SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
-STEPS = 300
-SLICE_NAMES = ("slice-0", "slice-1", "slice-2")
+REFERENCE_STEPS = 200
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
     """Two slices to train on and one to spare."""
     with simulate(SLICES.model_copy(update={"count": 3})) as cluster:
@@ -32,69 +31,60 @@ def cluster() -> Iterator[SimulatedCluster]:
         ray.shutdown()
 
 
-def trainer(folder: Path, name: str, *, steps: int = STEPS, recovery: Recovery | None = None) -> JaxTrainer:
-    notes = folder / name
-    notes.mkdir()
-    return JaxTrainer(
-        loop,
-        train_loop_config={"steps": steps, "notes": str(notes)},
-        slices=SLICES,
-        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
-        checkpoint=Checkpoint(path=str(folder / "runs"), every_steps=50, keep=2),
-        run_config=RunConfig(name=name),
-        across_slices="replicas",
-        recovery=recovery,
-        compile_cache=str(folder / "cache"),
-    )
-
-
-def longest_gap_s(notes: list[Note], host: str) -> float:
-    times = sorted(note.time for note in notes if note.host == host)
-    return max(after - before for before, after in pairwise(times))
-
-
-def test_a_lost_host_changes_neither_the_survivors_nor_the_result(cluster: SimulatedCluster, tmp_path: Path):
-    """Restarting all for one costs minutes at scale; another result costs trust."""
-    undisturbed = trainer(tmp_path, "undisturbed")
-    undisturbed.fit()
-    reference = read_notes(tmp_path / "undisturbed")
-    assert {len(states) for states in digests(reference).values()} == {1}
-
-    run = trainer(tmp_path, "disturbed")
-    folder = tmp_path / "disturbed"
-    slow = folder / "slow"
-    slow.touch()
-    victims: list[str] = []
-
-    def kill() -> None:
-        try:
-            await_true("the run to train", lambda: any(note.step >= 20 for note in read_notes(folder)), 120)
-            victims.append(max(note.slice for note in read_notes(folder)))
-            cluster.lose_host(victims[0], 1)
-            await_true("a replacement", lambda: len({note.slice for note in read_notes(folder)}) == 3, 60)
-        finally:
-            slow.unlink()
-
-    thread = threading.Thread(target=kill)
+def under_kills(cluster: SimulatedCluster, folder: Path, kills: int, seed: int) -> Killer:
+    """A run whose hosts are killed and replaced; its killer, which knows what it did."""
+    print(f"RAYTPU_SOAK_SEED={seed}", flush=True)
+    run = trainer(folder, "killed", steps=1_000_000, recovery=Recovery(spares=1))
+    killer = Killer(cluster, run, folder / "killed", random.Random(seed))
+    thread = threading.Thread(target=killer.work, args=(kills,))
     thread.start()
     result = run.fit()
     thread.join()
+    if killer.error is not None:
+        raise killer.error
+    assert result.error is None
+    notes = read_notes(folder / "killed")
+    assert {len(states) for states in digests(notes).values()} == {1}, "replicas differ"
+    assert sorted({note.step for note in notes}) == list(range(1, max(note.step for note in notes) + 1))
+    await_true("the processes of the run to be gone", lambda: not _host_processes(), 30)
+    return killer
 
-    notes = read_notes(folder)
-    steps = {name: {note.step for note in notes if note.slice == name} for name in SLICE_NAMES}
-    lost = victims[0]
-    survivor, replacement = sorted(steps.keys() - {lost}, key=lambda name: min(steps[name]))
-    assert result.metrics["step"] == STEPS
-    assert max(steps[lost]) < STEPS
-    assert max(steps[replacement]) == STEPS
-    assert min(steps[replacement]) > max(steps[lost])
-    assert {len(states) for states in digests(notes).values()} == {1}
+
+@pytest.mark.local_ray
+def test_killed_and_replaced_replicas_change_neither_survivors_nor_result(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Restarting all for one costs minutes at scale; another result costs trust."""
+    trainer(tmp_path, "undisturbed", steps=REFERENCE_STEPS).fit()
+    reference = read_notes(tmp_path / "undisturbed")
+    assert {len(states) for states in digests(reference).values()} == {1}
+
+    killer = under_kills(cluster, tmp_path, kills=5, seed=3)
+
+    notes = [note for note in read_notes(tmp_path / "killed") if note.step <= REFERENCE_STEPS]
     assert digests(notes) == digests(reference)
     assert losses(notes) == losses(reference)
-    for host in (f"{survivor}-0", f"{survivor}-1"):
-        own = [note for note in notes if note.host == host]
-        assert len({note.pid for note in own}) == 1
-        assert [note.step for note in own] == list(range(1, STEPS + 1))
-        assert longest_gap_s(notes, host) < 5
-    compiled = [each.writer for each in read_events(run.directory) if isinstance(each.event, ProgramCompiled)]
-    assert compiled.count(f"{survivor}/0") == 3, "first state, gradients, apply"
+    first_loss, survivor = killer.kills[0], killer.survivors_of_first
+    own = [note for note in read_notes(tmp_path / "killed") if note.host == survivor.host]
+    around = [note for note in own if note.pid == survivor.pid]
+    assert min(note.time for note in around) < first_loss < max(note.time for note in around)
+    assert _longest_gap_s(around, first_loss) < 5
+    compiled = [each for each in read_events(killer.run.directory) if isinstance(each.event, ProgramCompiled)]
+    mine = [each for each in compiled if each.writer == survivor.host_name]
+    assert len(mine) == 3 * len({note.pid for note in own}), "first state, gradients, apply: once a process"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_for_long(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    seed = int(os.environ.get("RAYTPU_SOAK_SEED", random.randrange(1_000_000)))
+    under_kills(cluster, tmp_path, int(os.environ.get("RAYTPU_SOAK_ROUNDS", "100")), seed)
+
+
+def _longest_gap_s(notes: list[Note], around_s: float) -> float:
+    times = sorted(note.time for note in notes if abs(note.time - around_s) < 30)
+    return max(after - before for before, after in pairwise(times))
+
+
+def _host_processes() -> list[object]:
+    return [each for each in find_leftovers() if "ray::ReplicaHost" in " ".join(each.cmdline()[:1])]

@@ -13,8 +13,6 @@ from raytpu.checkpoint import rungs
 from raytpu.record import CheckpointQuarantined, CheckpointRestored, read_events
 from tests.workflow.conftest import FinishedRun, Story, losses_of, processes_of, wait_for
 
-pytestmark = pytest.mark.workflow
-
 
 def flip_a_byte(step: Path) -> None:
     path = max((each for each in step.rglob("*") if each.is_file()), key=lambda each: each.stat().st_size)
@@ -23,6 +21,7 @@ def flip_a_byte(step: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.workflow
 def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_older_one_bit_for_bit(
     story: Story, finished_run: FinishedRun
 ):
@@ -64,6 +63,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_older_one_bit
     assert (newest, "quarantined") in [(each["step"], each["state"]) for each in document["checkpoints"]]
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_good_checkpoint_is_refused_with_every_reason(story: Story):
     """A silent start from step 0 looks like a run that goes on."""
     first = story.raytpu(*story.run_arguments("ruined", "train.config.steps=6"))
