@@ -29,7 +29,7 @@ UNNAMED = Outsider(
 def with_outsiders(inventory: Inventory, ledger: Ledger, uses: Sequence[ChipUse]) -> Inventory:
     """The inventory in which every host says who beside raytpu has chips of it.
 
-    Not a host that does not answer: until Ray gives it up, Ray's view of its chips is that of before its death.
+    Not a host that does not answer: until Ray gives it up, it shows the chips as before the death.
 
     Args:
         inventory: as ``occupancy.seen_with`` gives it.
