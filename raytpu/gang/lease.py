@@ -35,8 +35,9 @@ RETRY_S = 0.25
 class Lease:
     """The right to whole slices until ``release``, or until the book takes them back. Get one from ``hold``.
 
-    As a context manager it is released at the end of the block. It ends as well when this process ends, in
-    any way, after ``orphan_grace_s``. Methods may be called from any thread.
+    Held from the call of ``hold`` on. As a context manager it is released at the end of the block; one that
+    is dropped without ``release`` stays held. It ends as well when this process ends, in any way, after
+    ``orphan_grace_s``. Methods may be called from any thread.
     """
 
     def __init__(self, request: Request, *, must_exist: bool) -> None:
