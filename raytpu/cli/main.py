@@ -70,6 +70,6 @@ def exit_code_of(arguments: list[str]) -> int:
             return 1
         return end.code or 0
     except RaytpuError as error:
-        typer.echo(f"raytpu: {error}", err=True)
+        typer.echo("\n".join((f"raytpu: {error}", *getattr(error, "__notes__", ()))), err=True)
         return error.exit_code
     return 0

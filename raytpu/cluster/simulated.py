@@ -45,6 +45,7 @@ def simulate(
     Raises:
         TopologyError: no such slice exists.
         Refused: a simulation of this name is up.
+        WrongRequest: it has a name, and ``home`` cannot be written.
         DeadlineExceeded: naming the hosts that were late; nothing is left.
         HostLost: a host ended while starting; nothing is left.
 
@@ -92,8 +93,11 @@ def _start(plan: SimulationPlan, start_deadline_s: float) -> SimulatedCluster:
     try:
         cluster.wait_until_begun()
         cluster.wait_until_up(start_deadline_s)
-    except BaseException:  # Ctrl-C while starting included: nothing may be left
-        cluster.stop()
+    except BaseException as first:  # Ctrl-C while starting included: nothing may be left
+        try:
+            cluster.stop()
+        except Exception as error:  # boundary: why it did not start is what the user needs to know
+            first.add_note(f"clearing away what had started failed as well: {error}")
         raise
     return cluster
 

@@ -39,7 +39,15 @@ def claim(plan: SimulationPlan) -> None:
 
     Raises:
         Refused: the name is taken.
+        WrongRequest: nothing can be written there.
     """
+    try:
+        _claim(plan)
+    except OSError as error:
+        raise _unwritable(plan, error) from error
+
+
+def _claim(plan: SimulationPlan) -> None:
     assert plan.record_path is not None
     os.makedirs(os.path.dirname(plan.record_path), exist_ok=True)
     whole = _write_aside(plan, None)
@@ -58,6 +66,14 @@ def claim(plan: SimulationPlan) -> None:
     raise Refused(f"another simulation {plan.name!r} started at the same moment")
 
 
+def _unwritable(plan: SimulationPlan, error: OSError) -> WrongRequest:
+    folder = os.path.dirname(str(plan.record_path))
+    return WrongRequest(
+        f"cannot write to RAYTPU_HOME, where named simulations are written down: {folder}: "
+        f"{error.strerror or error}; set RAYTPU_HOME to a folder that can be written"
+    )
+
+
 def _refuse_if_live(plan: SimulationPlan) -> None:
     assert plan.record_path is not None
     other = read(plan.record_path)
@@ -71,23 +87,32 @@ def _refuse_if_live(plan: SimulationPlan) -> None:
 
 
 def write(plan: SimulationPlan, address: str) -> None:
-    """Complete the record of the calling keeper, at once for every reader."""
+    """Complete the record of the calling keeper, at once for every reader.
+
+    Raises:
+        WrongRequest: nothing can be written there any more.
+    """
     assert plan.record_path is not None
-    os.replace(_write_aside(plan, address), plan.record_path)
+    try:
+        os.replace(_write_aside(plan, address), plan.record_path)
+    except OSError as error:
+        raise _unwritable(plan, error) from error
 
 
 def read(path: str) -> SimulationRecord | None:
     """``None`` when there is no record there.
 
     Raises:
-        WrongRequest: the file is no record of this version of raytpu.
+        WrongRequest: the file cannot be read, or is no record of this version of raytpu.
     """
     try:
         with open(path) as file:
             fields: dict[str, Any] = json.load(file)
         return SimulationRecord(**fields)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise WrongRequest(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
         raise WrongRequest(
             f"{path} is not a simulation's record of this raytpu ({error}); "

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raytpu.errors import Refused
+from raytpu.errors import RaytpuError, Refused
 from raytpu.gang import ray_internals, stream
 from raytpu.gang.cluster_view import ClusterView, look
 from raytpu.gang.desk import Caller, Heard, Left
@@ -38,9 +38,7 @@ RETURN_S = 10.0
 """For an owner to come back to a restarted book, if its own silence limit is not longer."""
 
 CALM_S = 3.0
-"""After a restart, nothing is given out for this long or until everybody is back: who comes back late keeps
-its place in the queue."""
-
+"""After a restart, nothing is given out for this long, or until all are back: the late keep their place."""
 
 STALL_S = 2.0
 """A turn that comes so much later found the book itself stopped or starved, not its owners silent."""
@@ -271,6 +269,8 @@ class Bookkeeper:
             self._ledger = entries.unplaced(self._ledger, lease.id)
             if placed.held:
                 self._holdings.remove(lease.id)
+            if placed.refusal is not None:
+                self._refuse(lease.id, placed.refusal)
             for planned in lease.slices:  # somebody else may be there: Ray's view counts again
                 self._settling.pop(planned.name, None)
             self._look()
@@ -288,6 +288,11 @@ class Bookkeeper:
             if self._ledger.request(lease_id) is None:
                 self._tell(lease_id, stream.Done())
                 self._callers.pop(lease_id, None)
+
+    def _refuse(self, request_id: str, error: RaytpuError) -> None:
+        self._ledger = entries.without_request(self._ledger, request_id)
+        self._tell(request_id, stream.Refused(error))
+        self._callers.pop(request_id, None)
 
     def _tell_granted(self, lease: Lease) -> None:
         self._tell(lease.id, stream.Granted(lease=lease, groups=self._holdings.ids_of(lease.id)))
@@ -318,10 +323,7 @@ class Bookkeeper:
                 case Recall(lease=lease):
                     self._ledger = entries.recalled(self._ledger, lease.id)
                 case Refuse(request=request, error=error):
-                    self._ledger = entries.without_request(self._ledger, request.id)
-                    refusal = self._growth.told(Diagnosis.of(error), request.id).refusal()
-                    self._tell(request.id, stream.Refused(refusal))
-                    self._callers.pop(request.id, None)
+                    self._refuse(request.id, self._growth.told(Diagnosis.of(error), request.id).refusal())
                 case Wait(request=request, diagnosis=diagnosis, ahead=ahead):
                     told = self._growth.told(diagnosis, request.id)
                     if self._said.get(request.id) != (told, ahead):

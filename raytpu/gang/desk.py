@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from raytpu.errors import WrongRequest
 from raytpu.gang import stream
+from raytpu.gang.asking import check_ask
 
 
 class Caller:
@@ -42,15 +44,20 @@ class Caller:
             stream.shut(self._connection)
 
     def read(self, heard: Callable[[Caller, Any], None], left: Callable[[Caller], None]) -> None:
-        """Until the stream ends."""
+        """Until the stream ends. A request that no book can serve is refused here, and ends it."""
         try:
             while True:
                 message = self._connection.recv()
                 self.heard_s = time.monotonic()
+                if isinstance(message, stream.Ask):
+                    check_ask(message)
                 heard(self, message)
+        except WrongRequest as error:
+            self.tell(stream.Refused(error))
         except (EOFError, OSError):
-            left(self)
+            return
         finally:
+            left(self)  # also when a message could not be unpickled
             with self._lock:
                 self._connection.close()
 

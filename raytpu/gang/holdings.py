@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 
+from raytpu.errors import Refused
 from raytpu.gang import placement
 from raytpu.gang.cluster_view import ClusterView
 from raytpu.gang.host_health import HostHealth
@@ -29,6 +32,8 @@ class Placed:
     lease_id: str
     held: bool
     unwell: Mapping[str, str]
+    refusal: Refused | None = None
+    """Why it cannot be held at all, on whichever slices; nothing of it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,11 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Ray raised where nothing was expected: what is held is not known any more."""
+    """Ray raised where nothing was expected: what is held is not known any more.
+
+    Only the start of a book, which compares Ray's groups with the ledger, finds out. Not for a placement that
+    was refused before Ray had it, or whose groups are removed again: of those it is known.
+    """
 
     error: BaseException
 
@@ -138,13 +147,22 @@ class Holdings:
     def _place(self, lease: Lease, view: ClusterView) -> None:
         unwell = self._unwell(lease, view)
         patience_s = placement.patience_s(lease.request, time.time())
-        groups = None
+        groups, refusal = None, None
         if not unwell:
-            groups = placement.place(lease, view.heads, patience_s, lambda: lease.id not in self._unwanted)
+            try:
+                groups = placement.place(
+                    lease, view.heads, patience_s, lambda: lease.id not in self._unwanted
+                )
+            except RayError:
+                raise  # a call that failed may yet have made its group: see Failed
+            except Exception as error:  # boundary: one request that Ray does not take must not end the others
+                traceback.print_exc()
+                reason = f"{type(error).__name__}: {error}"
+                refusal = Refused(f"the slices of {lease.owner!r} could not be taken: {reason}")
         if groups is not None:
             with self._lock:
                 self._groups[lease.id] = groups
-        self._report(Placed(lease_id=lease.id, held=groups is not None, unwell=unwell))
+        self._report(Placed(lease_id=lease.id, held=groups is not None, unwell=unwell, refusal=refusal))
 
     def _unwell(self, lease: Lease, view: ClusterView) -> dict[str, str]:
         raylets = {

@@ -16,6 +16,7 @@ from ray.exceptions import RayActorError
 
 from raytpu.errors import DeadlineExceeded, LeaseEnded, RaytpuError, SliceLost, WrongRequest
 from raytpu.gang import stream
+from raytpu.gang.asking import check_wish
 from raytpu.gang.held import HeldSlice, PreemptionNotice, held_slice
 from raytpu.gang.open_book import check_version, open_book
 from raytpu.plan import Diagnosis, GangPlan, ProcessAssignment
@@ -34,8 +35,9 @@ RETRY_S = 0.25
 class Lease:
     """The right to whole slices until ``release``, or until the book takes them back. Get one from ``hold``.
 
-    As a context manager it is released at the end of the block. It ends as well when this process ends, in
-    any way, after ``orphan_grace_s``. Methods may be called from any thread.
+    Held from the call of ``hold`` on. As a context manager it is released at the end of the block; one that
+    is dropped without ``release`` stays held. It ends as well when this process ends, in any way, after
+    ``orphan_grace_s``. Methods may be called from any thread.
     """
 
     def __init__(self, request: Request, *, must_exist: bool) -> None:
@@ -340,9 +342,9 @@ def hold(
         alive: called about twice a second while waiting; may raise to end the wait.
 
     Raises:
-        WrongRequest: this process is not connected to Ray, or a number is out of range.
+        WrongRequest: this process is not connected to Ray, or a value is of another type or out of range.
         Unplaceable: at once, when waiting cannot help; or at the deadline, with the reason for each slice.
-        Refused: the lease to take over has an owner that is alive.
+        Refused: the lease to take over has an owner that is alive; or Ray does not take the request at all.
         LeaseEnded: the lease to take over is gone.
         DeadlineExceeded: the book of slices did not answer.
 
@@ -353,7 +355,16 @@ def hold(
     """
     if not ray.is_initialized():
         raise WrongRequest("not connected to a Ray cluster; call ray.init(address=…) first")
-    _check_numbers(timeout_s=timeout_s, save_s=save_s, orphan_grace_s=orphan_grace_s, silence_s=silence_s)
+    check_wish(
+        slices=slices,
+        owner=owner,
+        priority=priority,
+        lease_id=lease_id,
+        timeout_s=timeout_s,
+        save_s=save_s,
+        orphan_grace_s=orphan_grace_s,
+        silence_s=silence_s,
+    )
     request = Request(
         id=lease_id if lease_id is not None else secrets.token_hex(8),
         owner=owner,
@@ -370,15 +381,3 @@ def hold(
     lease = Lease(request, must_exist=lease_id is not None)
     lease.wait_until_held(timeout_s, waiting, alive)
     return lease
-
-
-def _check_numbers(**seconds: float) -> None:
-    # An owner beats once a second: three missed beats are the least that can mean something.
-    least = {"silence_s": 3 * stream.BEAT_S}
-    wrong = [
-        f"{name} is {value}, expected {least.get(name, 0):g} s or more"
-        for name, value in seconds.items()
-        if not value >= least.get(name, 0)
-    ]
-    if wrong:
-        raise WrongRequest(f"hold: {'; '.join(wrong)}")

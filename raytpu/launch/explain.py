@@ -15,6 +15,7 @@ from raytpu.launch.status import RunStatus, run_status
 from raytpu.plan.why_pending import Explanation, explain_owner, explain_wish, owners
 from raytpu.record import RunDirectory, StateChanged, find_run
 from raytpu.record.storage import join_url
+from raytpu.record.summary import DRIVER_SILENT
 from raytpu.spec import Workload
 
 
@@ -110,6 +111,8 @@ def explain_record(status: RunStatus, address: str, absent: str) -> Explanation:
     notes = [("book", f"no cluster was asked: {absent}" if absent else f"does not know it, at {address}")]
     if summary.reason:
         notes.append(("reason", summary.reason))
+    if summary.state == DRIVER_SILENT:
+        notes.append(("driver", str(status.driver)))
     if waited and waited != summary.reason:
         notes.append(("waited", waited))
     if summary.endings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from raytpu.errors import SpecError
 from raytpu.record import (
     Driver,
     Recorded,
@@ -15,6 +16,7 @@ from raytpu.record import (
     read_events,
     summarise,
 )
+from raytpu.spec import Deadlines, parse_workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,32 @@ def run_status(directory: RunDirectory) -> RunStatus:
     records = read_events(directory)
     return RunStatus(
         directory=directory,
-        summary=summarise(records, run=directory.run, driver_alive=alive, now_s=now_s),
+        summary=summarise(
+            records,
+            run=directory.run,
+            driver_alive=alive,
+            silence=_silence(directory, driver, now_s) if driver is not None and alive else "",
+            now_s=now_s,
+        ),
         records=records,
         driver=driver,
         driver_alive=alive,
         now_s=now_s,
     )
+
+
+def _silence(directory: RunDirectory, driver: Driver, now_s: float) -> str:
+    """That the driver has been silent for longer than its slices are kept for it; else empty."""
+    silent_s, grace_s = now_s - driver.heartbeat_s, _orphan_grace_s(directory)
+    if silent_s <= grace_s:
+        return ""
+    return f"driver silent for {silent_s:.0f} s; its slices are taken back after {grace_s:g} s"
+
+
+def _orphan_grace_s(directory: RunDirectory) -> float:
+    """As the workload of the run says; the default for a run without a file, or one of another version."""
+    text = directory.read_workload()
+    try:
+        return Deadlines().orphan_grace_s if text is None else parse_workload(text).deadlines.orphan_grace_s
+    except SpecError:
+        return Deadlines().orphan_grace_s

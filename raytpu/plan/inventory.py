@@ -51,6 +51,11 @@ class HostState:
     outsiders: tuple[Outsider, ...] = ()
     """Who has chips of this host beside raytpu, as far as somebody has looked."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether Ray counts it as alive and nobody has found it silent."""
+        return self.alive and self.suspect is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceState:

@@ -29,6 +29,8 @@ UNNAMED = Outsider(
 def with_outsiders(inventory: Inventory, ledger: Ledger, uses: Sequence[ChipUse]) -> Inventory:
     """The inventory in which every host says who beside raytpu has chips of it.
 
+    Not a host that does not answer: until Ray gives it up, it shows the chips as before the death.
+
     Args:
         inventory: as ``occupancy.seen_with`` gives it.
         uses: everything that Ray's tables show to have chips, the groups of leases included.
@@ -40,7 +42,7 @@ def with_outsiders(inventory: Inventory, ledger: Ledger, uses: Sequence[ChipUse]
             by_node.setdefault(use.node_id, []).append(use.outsider)
 
     def told(host: HostState) -> HostState:
-        if not host.alive or host.held_by is not None or host.chips_free == host.chips:
+        if not host.answers or host.held_by is not None or host.chips_free == host.chips:
             return host
         named = tuple(dict.fromkeys(by_node.get(host.node_id, ())))
         if not named and host.chips_free + sum(host.parts) < host.chips:

@@ -44,6 +44,7 @@ class SliceRow:
     generation: str | None
     topology: str | None
     hosts_alive: int
+    """Those that answer: Ray takes some time to find out about a host that died."""
     hosts: int
     """That the slice should have; where its labels do not tell, those that were ever seen."""
     chips_free: int
@@ -135,7 +136,7 @@ def slices_report(
 
 def _row(state: SliceState, view: BookView, kept_for: str | None) -> SliceRow:
     own = own_shape(state)
-    alive = [host for host in state.hosts if host.alive]
+    alive = [host for host in state.hosts if host.answers]
     leases = [_leased(lease, planned) for lease, planned in _leases_of(state.name, view)]
     return SliceRow(
         name=state.name,

@@ -247,7 +247,7 @@ def _busy(state: SliceState, shape: SliceShape) -> Iterator[Reason]:
     in_use = [
         host
         for host in state.hosts
-        if host.alive
+        if host.answers  # else what Ray shows of its chips is old
         and host.held_by is None
         and host.chips_free != host.chips
         and host.chips == shape.chips_per_host  # else the number of chips is what is said

@@ -36,6 +36,7 @@ RECENT_STEPS = 50
 _E = TypeVar("_E")
 
 DRIVER_LOST = "driver lost"
+DRIVER_SILENT = "driver silent"
 NOT_STARTED = "not started"
 
 
@@ -55,7 +56,8 @@ class RunSummary:
     run: str
     lineage: int
     state: str
-    """``finished``, ``failed``, ``stopped``, ``driver lost``, ``not started``, or what a live driver does."""
+    """``finished``, ``failed``, ``stopped``, ``driver lost``, ``driver silent``, ``not started``, or what
+    a live driver does."""
     reason: str
     cluster: str
     endings: tuple[str, ...]
@@ -98,7 +100,12 @@ class RunSummary:
 
 
 def summarise(
-    records: Sequence[Recorded], *, run: str = "", driver_alive: bool = False, now_s: float | None = None
+    records: Sequence[Recorded],
+    *,
+    run: str = "",
+    driver_alive: bool = False,
+    silence: str = "",
+    now_s: float | None = None,
 ) -> RunSummary:
     """Add the events of one lineage up.
 
@@ -106,11 +113,12 @@ def summarise(
         records: as ``read_events`` gives them.
         run: its name, for as long as no event tells it.
         driver_alive: whether a driver has the run now; only it tells a run from one whose driver was killed.
+        silence: that a living driver has been silent for too long, in words; empty when it has not.
         now_s: the present, for the wall time of a run that is alive; ``None``: the last event.
     """
     events = [recorded.event for recorded in records]
     started = _last(events, RunStarted) or RunStarted(run=run)
-    state, reason = _state(events, driver_alive)
+    state, reason = _state(events, driver_alive, silence)
     attempt = max((event.attempt for event in events if isinstance(event, AttemptStarted)), default=None)
     steps = steps_of(records)
     kept = [step for step in steps if step.kept]
@@ -202,13 +210,15 @@ def _checkpoints(events: Sequence[object]) -> tuple[CheckpointDurable | None, in
     return durable[max(durable)] if durable else None, max(verified, default=None)
 
 
-def _state(events: Sequence[object], driver_alive: bool) -> tuple[str, str]:
+def _state(events: Sequence[object], driver_alive: bool, silence: str) -> tuple[str, str]:
     """State and reason, from the last event that tells one."""
     for event in reversed(events):
         if isinstance(event, RunEnded):
             return event.outcome, event.reason
         if not driver_alive and isinstance(event, RunStarted | StateChanged | AttemptStarted):
             return DRIVER_LOST, "its driver is gone and did not say why"
+        if silence and isinstance(event, RunStarted | StateChanged | AttemptStarted):
+            return DRIVER_SILENT, silence
         if isinstance(event, StateChanged):
             return event.state, event.reason
         if isinstance(event, RunStarted):
@@ -277,6 +287,9 @@ def _next_step(state: str, run: str, durable: CheckpointDurable | None) -> str:
             return f"read `raytpu logs {run} --tail 50`, then run the same file again to go on {point}"
         case "stopped" | "driver lost":
             return f"run the same file again to go on {point}"
+        case "driver silent":
+            again = f"run the same file again to go on {point}"
+            return f"wake its driver (kill -CONT) or end it; once it is gone, {again}"
         case "not started":
             return "run the workload file"
     return f"`raytpu logs {run} --follow` to watch, `raytpu stop {run}` to end it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raytpu.spec.config_keys import WELL_KNOWN
+from raytpu.spec.config_keys import MOST, WELL_KNOWN
 from raytpu.spec.workload import Workload
 from raytpu.topology import GENERATIONS, slice_shapes
 
@@ -71,6 +71,6 @@ def _add_well_known(train: dict[str, Any]) -> None:
         "seed": "Seed of the order of the data, and of what the entrypoint draws.",
     }
     train["properties"]["config"]["properties"] = {
-        key: {"type": "integer", "minimum": least, "description": described[key]}
+        key: {"type": "integer", "minimum": least, "maximum": MOST, "description": described[key]}
         for key, least in WELL_KNOWN.items()
     }

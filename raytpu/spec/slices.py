@@ -11,6 +11,10 @@ from raytpu.errors import SpecError, TopologyError
 from raytpu.spec.spec import Broken, Spec, broken, raise_broken
 from raytpu.topology import SliceShape, generation, slice_shape, slice_shapes
 
+MOST_SLICES = 10_000
+"""By feel: each slice is at least one Ray node, Ray is tested to 2,000 nodes, and the largest multislice job
+told of in public had 199 slices. What is meant as more is a slip, and would be planned for minutes."""
+
 Names = Annotated[tuple[str, ...], Strict(False)]
 
 
@@ -24,7 +28,7 @@ class Slices(Spec):
     chips_per_host: int | None = Field(default=None, validate_default=True)
     """Chips of one host. Needed only where a topology comes with two kinds of hosts: v5e and v6e 2x4 are
     one 8-chip host or two 4-chip hosts."""
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=MOST_SLICES)
     """Number of slices. Several are joined by the data-center network (DCN)."""
     alternatives: Names = Field(default=())
     """Other topologies that will do, in order of preference after ``topology``. All slices of one job

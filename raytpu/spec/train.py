@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from raytpu.spec.config_keys import WELL_KNOWN
+from raytpu.spec.config_keys import MOST, WELL_KNOWN
 from raytpu.spec.mesh import Mesh
 from raytpu.spec.problems import in_words
 from raytpu.spec.replicas import Replicas
@@ -58,3 +58,5 @@ def config_rules(config: Mapping[str, JsonValue]) -> Iterator[Broken]:
         value = config[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             yield Broken((key,), f"expected a whole number, at least {least}, got {in_words(value)}")
+        elif value > MOST:
+            yield Broken((key,), f"expected at most {MOST} (2**63 - 1), got {in_words(value)}")

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from raytpu.cli.status import status
 from raytpu.errors import UnknownRun
+from raytpu.launch.explain import explain_record
+from raytpu.launch.status import run_status
 from raytpu.record import (
     AttemptStarted,
     CheckpointDurable,
@@ -106,3 +108,20 @@ def test_an_unknown_run_is_an_error_with_a_suggestion():
 def test_no_colour_gets_into_a_pipe():
     """Escape codes in a log file are noise."""
     assert "\x1b" not in invoke("demo").stdout
+
+
+def test_a_driver_that_has_been_silent_too_long_is_not_running(run):
+    """`running` for a frozen driver whose slices were taken back makes a person wait for nothing."""
+    with RunLease.take(run) as lease:
+        path = Path(run.run_url) / "driver.json"
+        silent = json.loads(path.read_text()) | {"heartbeat_s": lease.driver.heartbeat_s - 33}
+        path.write_text(json.dumps(silent))
+
+        result = invoke("demo")
+        explained = explain_record(run_status(run), "", "none is there")
+
+    assert result.stdout.startswith("run demo: driver silent\n")
+    assert "driver silent for 33 s; its slices are taken back after 30 s\n" in result.stdout
+    assert "or end it; once it is gone, run the same file again to go on from step 2\n" in result.stdout
+    assert explained.state == "driver silent"
+    assert dict(explained.notes)["driver"] == str(lease.driver)

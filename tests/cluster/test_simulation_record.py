@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from raytpu.cluster import find, named_simulations, simulation_record
-from raytpu.cluster.simulated import record_path
+from raytpu.cluster.simulated import record_path, start_detached
+from raytpu.cluster.simulated_cluster import SimulatedCluster
 from raytpu.cluster.simulation_plan import SimulationPlan
 from raytpu.errors import Refused, WrongRequest
+from raytpu.spec import Slices
 
 
 def plan(home: Path, sim_id: str = "1") -> SimulationPlan:
@@ -93,3 +95,51 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str):
     """A name is not a way to write files elsewhere."""
     with pytest.raises(WrongRequest, match="expected at most 40 letters"):
         record_path(name, tmp_path)
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path):
+    """`RAYTPU_HOME` with a typing error is common; a traceback of the keeper does not say so."""
+    home = tmp_path / "file"
+    home.write_text("")
+
+    with pytest.raises(WrongRequest, match=f"cannot write to RAYTPU_HOME.*{home}/sims: Not a directory"):
+        simulation_record.claim(plan(home))
+    with pytest.raises(WrongRequest, match="cannot write to RAYTPU_HOME"):
+        simulation_record.write(plan(home), "127.77.1.1:1234")
+    simulation_record.forget(str(record_path("default", home)), "1")
+    assert named_simulations(home) == ()
+
+
+def test_a_simulation_that_cannot_be_written_down_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "file"
+    home.write_text("")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    with pytest.raises(WrongRequest, match="cannot write to RAYTPU_HOME"):
+        start_detached(Slices(generation="v6e", topology="1x1"), home=home)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_goes_wrong_while_clearing_away_does_not_hide_why_it_was_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "file"
+    home.write_text("")
+
+    stop = SimulatedCluster.stop
+
+    def fail(cluster: SimulatedCluster) -> None:
+        stop(cluster)
+        raise Refused("processes 7 outlived SIGKILL")
+
+    monkeypatch.setattr(SimulatedCluster, "stop", fail)
+
+    with pytest.raises(WrongRequest, match="cannot write to RAYTPU_HOME") as caught:
+        start_detached(Slices(generation="v6e", topology="1x1"), home=home)
+
+    assert caught.value.__notes__ == [
+        "clearing away what had started failed as well: processes 7 outlived SIGKILL"
+    ]

@@ -46,6 +46,17 @@ def test_chips_that_nothing_in_rays_tables_has_belong_to_a_task() -> None:
     assert outsiders(used(3, 4)) == [(UNNAMED.who,), ()]
 
 
+def test_nobody_is_named_on_a_host_that_does_not_answer() -> None:
+    """Ray shows its chips as taken for 13 s after its death, by a lease that is over: by nobody, then."""
+    died = seen_with(used(0, 4), Ledger(), suspects={"node-0": "its raylet refuses connections"})
+
+    assert outsiders(died) == [(), ()]
+    assert outsiders(died, use(0)) == [(), ()]
+    [verdict] = diagnose(slices(), with_outsiders(died, Ledger(), [])).slices
+    assert "refuses connections" in verdict.why
+    assert "chips free" not in verdict.why
+
+
 def test_parts_of_a_lease_are_not_outside() -> None:
     """A lease for two chips of a host must not be shown as somebody else's."""
     part = slices(topology="1x1", chips_per_host=None, sub_slice=True)

@@ -120,6 +120,16 @@ def test_free_chips_are_those_that_nobody_has() -> None:
     ]
 
 
+def test_a_host_that_does_not_answer_counts_as_dead() -> None:
+    """`2 of 2 hosts alive, 4 of 8 free` sends a person to look for somebody who has the others."""
+    died = host(0, chips_free=0, suspect="its raylet refuses connections")
+    cluster = Inventory(slices=(slice_state("slice-0", host_states=(died, host(1))),))
+
+    [row] = report(Ledger(), cluster).slices
+
+    assert (row.hosts_alive, row.hosts, row.chips_free, row.chips) == (1, 2, 4, 8)
+
+
 def test_the_document_has_what_the_text_has() -> None:
     """A script must not parse a table."""
     document = json.loads(json.dumps(slices_document(slices_report(view(), [STRAY]))))

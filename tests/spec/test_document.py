@@ -45,6 +45,8 @@ def test_the_valid_document_is_read() -> None:
         ("count: 2}", 'count: "2"}', "slices.count", 2, "whole number, got '2'; leave out the quotes"),
         ("count: 2}", "count: true}", "slices.count", 2, "expected a whole number, got true"),
         ("count: 2}", "count: 0}", "slices.count", 2, "expected at least 1, got the number 0"),
+        ("count: 2}", "count: 100000000}", "slices.count", 2, "expected at most 10000, got the number"),
+        ("steps: 200", f"steps: {2**63}", "train.config.steps", 5, "expected at most 9223372036854775807"),
         ("ici: {fsdp: 8}", "ici: [8]", "train.mesh.ici", 8, "expected a mapping (key: value), got a list"),
         ("ici: {fsdp: 8}", "ici: {}", "train.mesh.ici", 8, "expected at least one axis"),
         (
