@@ -50,6 +50,13 @@ def load_entrypoint(entrypoint: str) -> TrainFunction:
     names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
     close = difflib.get_close_matches(function_name, names, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(names)) or 'none'}"
+    if hasattr(module, function_name):
+        kind = type(function).__name__
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise EntrypointError(
+            f"train.entrypoint {entrypoint!r}: {function_name!r} of {module_name} is {article} {kind}, "
+            "not a function"
+        )
     raise EntrypointError(
         f"train.entrypoint {entrypoint!r}: {module_name} has no function {function_name!r}; {advice}"
     )
