@@ -243,7 +243,7 @@ class HostProcess:
 
 
 def that_pickles(result: Any, program: str | TrainFunction) -> Any:
-    """``result``, or ``None`` where it cannot be pickled: a training that is complete must not fail for it."""
+    """``result``, or ``None`` where it cannot be pickled: a complete training must not fail for it."""
     try:
         # Large arrays are not copied for the look.
         cloudpickle.dumps(result, protocol=5, buffer_callback=lambda _: None)

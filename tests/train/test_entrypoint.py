@@ -73,7 +73,7 @@ def test_a_missing_entrypoint_says_what_is_missing_and_what_is_near(entrypoint: 
 
 
 def test_a_name_that_is_no_function_is_called_what_it_is(tmp_path, monkeypatch):
-    """To be told that there is no such name, by a module that has it, is to look for a typing error in vain."""
+    """To be told that there is no such name is to look for a typing error in vain."""
     (tmp_path / "loop_of_an_int.py").write_text("steps = 3\n\ndef stops(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
 
