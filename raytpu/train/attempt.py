@@ -85,6 +85,8 @@ class Outcome:
     """When it completed."""
     error: RaytpuError | None = None
     """When it did not."""
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    """All that Ray says of each host process that died by itself, by the host's name: for the record."""
     processes: Mapping[str, int] = field(default_factory=dict)
     """Id of each host's process, by the host's name, as far as they came up."""
 
@@ -100,7 +102,7 @@ def run_attempt(attempt: Attempt) -> Outcome:
             result = _train(attempt, hosts, watch, background)
         except RaytpuError as error:
             told, ending = _explained(error, attempt, hosts, watch, background)
-            return Outcome(ending=ending, error=told, processes=background.processes)
+            return Outcome(ending=ending, error=told, accounts=watch.lost, processes=background.processes)
         return Outcome(ending=Ending(kind=EndingKind.COMPLETED), result=result)
 
 
@@ -185,6 +187,7 @@ def _explained(
                 if host.name in failed_starts:
                     holding.report_failed_start(host.assignment, failed_starts[host.name])
     seen = Circumstances(
+        run=attempt.job.run,
         started=background.joined,
         steps_done=watch.steps_done,
         last_step=watch.last_step,
