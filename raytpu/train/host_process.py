@@ -159,7 +159,7 @@ class HostProcess:
             self._rows_changed.notify_all()
 
     def run(self, program: str | TrainFunction, announce: Announce) -> Any:
-        """Run the train function to its end. What it returns or raises leaves here as something that pickles."""
+        """Run the train function to its end. What it returns or raises leaves here so that it pickles."""
         try:
             return that_pickles(self._run(program, announce), program)
         except SpecError as error:  # a wrong call of the context's: the run had started, so it failed
