@@ -18,8 +18,8 @@ CRASHED = (
     "killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed "
     "unexpectedly due to SIGSEGV or another unexpected error. If the process was killed by the kernel "
     "OOM killer (verifiable by checking for OOM in dmesg of the OOMing node), consider enabling resource "
-    "isolation via --enable-resource-isolation to prevent node deaths by resource contention and significant loss of "
-    "progress by uninformed kernel OOM killing."
+    "isolation via --enable-resource-isolation to prevent node deaths by resource contention and significant "
+    "loss of progress by uninformed kernel OOM killing."
 )
 """Of os._exit(7), SIGKILL and SIGSEGV alike."""
 LEFT = (
