@@ -23,7 +23,7 @@ from raytpu.plan import Ending, EndingKind, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Recovery, TextData
 from raytpu.train.data_streams import data_preparer, prepared_streams
-from raytpu.train.deaths import is_taken_back
+from raytpu.train.deaths import in_words, is_taken_back
 from raytpu.train.endings import Circumstances, cause_of, decided_elsewhere, ending_of, needs_no_cause
 from raytpu.train.entrypoint import TrainFunction
 from raytpu.train.farewell import SaveOnNotice
@@ -183,7 +183,7 @@ def _explained(
     deaths = {} if lost else dict(watch.lost)
     failed_starts: dict[str, str] = {}
     if not background.joined and not lost and not isinstance(error, LeaseEnded):
-        failed_starts = deaths | background.failed_starts
+        failed_starts = {name: in_words(each) for name, each in deaths.items()} | background.failed_starts
         if len(failed_starts) < len(hosts):  # all of them: it is the program that does not start
             for host in hosts:
                 if host.name in failed_starts:
