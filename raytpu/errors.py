@@ -234,3 +234,17 @@ class ProgramFailed(RunFailed):
 
 class RunStopped(RunFailed):
     """Somebody asked for the end of the run before it was complete."""
+
+
+def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl-C that ``error`` was made of: numpy, for one, wraps what its import raises in ImportError."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        each = chain.pop()
+        if isinstance(each, KeyboardInterrupt):
+            return each
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            chain += [each.__cause__, each.__context__]
+    return None

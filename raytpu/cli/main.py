@@ -8,11 +8,13 @@
  4    a run that failed, or was stopped; a damaged checkpoint
  5    findings of lint, check or doctor
 130   Ctrl-C
+141   whoever read the output has left (`| head`)
 ====  =======================================================================================
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -28,7 +30,7 @@ from raytpu.cli.slices import app as slices_app
 from raytpu.cli.status import status
 from raytpu.cli.stop import stop
 from raytpu.cli.topology import topology
-from raytpu.errors import RaytpuError
+from raytpu.errors import RaytpuError, interrupt_behind
 
 app = typer.Typer(
     name="raytpu",
@@ -55,6 +57,10 @@ app.add_typer(slices_app, name="slices")
 app.add_typer(sim_app, name="sim")
 
 
+INTERRUPTED, NOBODY_READS = 130, 141
+"""As a shell tells of a process that SIGINT or SIGPIPE has ended."""
+
+
 def main() -> None:
     """Entry point of the console script."""
     raise SystemExit(exit_code_of(sys.argv[1:]))
@@ -63,8 +69,21 @@ def main() -> None:
 def exit_code_of(arguments: list[str]) -> int:
     """Run one command line and return its exit code. Errors raised on purpose become a message."""
     try:
+        code = _exit_code_of(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    return code
+
+
+def _exit_code_of(arguments: list[str]) -> int:
+    try:
         app(arguments)
     except SystemExit as end:  # typer's way to end, with 2 for usage errors and 130 for Ctrl-C
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes 1 of it
+            raise end.__context__ from None
         if isinstance(end.code, str):
             typer.echo(end.code, err=True)
             return 1
@@ -72,4 +91,8 @@ def exit_code_of(arguments: list[str]) -> int:
     except RaytpuError as error:
         typer.echo("\n".join((f"raytpu: {error}", *getattr(error, "__notes__", ()))), err=True)
         return error.exit_code
+    except ImportError as error:  # by Ctrl-C, while a command imports what it needs
+        if interrupt_behind(error) is None:
+            raise
+        return INTERRUPTED
     return 0

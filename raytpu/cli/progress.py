@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -51,6 +52,8 @@ class RunProgress:
         """The run keeps checkpoints."""
         self._durable: int | None = None
         """Newest durable step; shown with every step."""
+        self._not_finite: set[str] = set()
+        """Metrics that were nan or infinite once: that is told once."""
         self._bar: Any = None
         if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
             self._bar = _Bar(steps)
@@ -89,6 +92,10 @@ class RunProgress:
         self.close()
 
     def _step(self, event: StepFinished) -> None:
+        for name, value in event.metrics.items():
+            if not math.isfinite(value) and name not in self._not_finite:
+                self._not_finite.add(name)
+                self._print(f"warning: {name} is {value} since step {event.step}")
         rate = event.tokens / event.seconds if event.seconds > 0 else 0.0
         loss = event.metrics.get("loss")
         words = [] if loss is None else [f"loss {loss:.4f}"]

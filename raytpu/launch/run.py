@@ -136,7 +136,7 @@ def train(workload: Workload, options: RunOptions, on_start: Callable[[], None] 
         on_start()
 
     with _stopped_by_sigterm(trainer.directory), _following(trainer.directory, options.progress):
-        result = trainer.fit(on_start=remember)
+        result = trainer.fit(on_start=remember, followed=options.progress is not None)
     return Finished(directory=trainer.directory, result=result)
 
 

@@ -108,7 +108,10 @@ def _ending(ledger: Ledger, now_s: float) -> Iterator[End]:
         if lease.notice is not None and now_s >= lease.notice.until_s:
             yield End(lease=lease, reason=f"preempted by {lease.notice.by}")
         elif lease.gone_since_s is not None and now_s >= lease.gone_since_s + lease.request.orphan_grace_s:
-            yield End(lease=lease, reason="its owner is gone")
+            # Only an owner that comes back reads it. One that has ended was silent as well.
+            silent_s = lease.request.silence_s + lease.request.orphan_grace_s
+            reason = f"their owner was silent for more than {silent_s:g} s (deadlines.orphan_grace_s)"
+            yield End(lease=lease, reason=reason)
 
 
 def in_turn(requests: tuple[Request, ...]) -> list[Request]:

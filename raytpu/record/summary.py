@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -95,6 +95,8 @@ class RunSummary:
     sample: str
     damaged_lines: int
     unknown_events: int
+    warnings: tuple[str, ...]
+    """What has not failed, and should be looked at."""
     next_step: str
     """What the user can do now."""
 
@@ -125,6 +127,7 @@ def summarise(
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
     last_step = kept[-1].event.step if kept else None
+    short = state == "finished" and last_step is not None and last_step < (started.steps or 0)
     return RunSummary(
         run=started.run,
         lineage=started.lineage,
@@ -156,7 +159,11 @@ def summarise(
         sample=(_last(events, SampleWritten) or SampleWritten(text="")).text,
         damaged_lines=sum(isinstance(event, Damaged) for event in events),
         unknown_events=sum(isinstance(event, Unknown) for event in events),
-        next_step=_next_step(state, started.run, durable),
+        warnings=(
+            *_not_finite(kept),
+            *([f"the train function ended after step {last_step} of {started.steps}"] if short else []),
+        ),
+        next_step=_next_step("ended early" if short else state, started.run, durable),
     )
 
 
@@ -242,6 +249,21 @@ def _endings(events: Sequence[object], driver_alive: bool) -> tuple[str, ...]:
     return tuple(endings)
 
 
+def _not_finite(kept: Sequence[Step]) -> Iterator[str]:
+    """A sentence for each metric that is nan or infinite, or was for a while."""
+    for name in dict.fromkeys(name for step in kept for name in step.event.metrics):
+        values = [(s.event.step, s.event.metrics[name]) for s in kept if name in s.event.metrics]
+        finite = [step for step, value in values if math.isfinite(value)]
+        if len(finite) == len(values):
+            continue
+        since = [(step, value) for step, value in values if not finite or step > finite[-1]]
+        if since:
+            yield f"{name} is {values[-1][1]} since step {since[0][0]}"
+        else:
+            first, value = next(each for each in values if not math.isfinite(each[1]))
+            yield f"{name} was not finite in {len(values) - len(finite)} steps, first {value} in step {first}"
+
+
 def _recent_tokens_per_s(kept: Sequence[Step]) -> float | None:
     rates = [s.event.tokens / s.event.seconds for s in kept[-RECENT_STEPS:] if s.event.seconds > 0]
     return statistics.median(rates) if any(rates) else None
@@ -285,7 +307,7 @@ def _next_step(state: str, run: str, durable: CheckpointDurable | None) -> str:
             return "nothing to do; --fresh trains anew beside this"
         case "failed":
             return f"read `raytpu logs {run} --tail 50`, then run the same file again to go on {point}"
-        case "stopped" | "driver lost":
+        case "stopped" | "driver lost" | "ended early":
             return f"run the same file again to go on {point}"
         case "driver silent":
             again = f"run the same file again to go on {point}"

@@ -36,6 +36,7 @@ def _lines(summary: RunSummary) -> Iterator[str]:
     if summary.reason:
         yield from _labelled("reason", _shortened(summary.reason.splitlines()))
     yield from _labelled("steps", [_steps(summary)])
+    yield from _labelled("warning", list(summary.warnings))
     yield from _labelled("speed", _speed(summary))
     yield from _labelled("checkpoint", _checkpoint(summary))
     if summary.attempts:

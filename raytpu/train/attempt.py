@@ -15,7 +15,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 from ray.train import Result, RunConfig, WorkerGroupError
 
-from raytpu.errors import RaytpuError, RunFailed
+from raytpu.errors import LeaseEnded, RaytpuError, RunFailed, SliceLost
 from raytpu.gang import Holding, Host, call_hosts, start_hosts, unwell_hosts
 from raytpu.gang.hosts import first_line
 from raytpu.gang.release import RELEASE_S, within_s
@@ -23,6 +23,7 @@ from raytpu.plan import Ending, EndingKind, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Recovery, TextData
 from raytpu.train.data_streams import data_preparer, prepared_streams
+from raytpu.train.deaths import in_words, is_taken_back
 from raytpu.train.endings import Circumstances, cause_of, decided_elsewhere, ending_of, needs_no_cause
 from raytpu.train.entrypoint import TrainFunction
 from raytpu.train.farewell import SaveOnNotice
@@ -85,6 +86,8 @@ class Outcome:
     """When it completed."""
     error: RaytpuError | None = None
     """When it did not."""
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    """All that Ray says of each host process that died by itself, by the host's name: for the record."""
     processes: Mapping[str, int] = field(default_factory=dict)
     """Id of each host's process, by the host's name, as far as they came up."""
 
@@ -100,7 +103,7 @@ def run_attempt(attempt: Attempt) -> Outcome:
             result = _train(attempt, hosts, watch, background)
         except RaytpuError as error:
             told, ending = _explained(error, attempt, hosts, watch, background)
-            return Outcome(ending=ending, error=told, processes=background.processes)
+            return Outcome(ending=ending, error=told, accounts=watch.lost, processes=background.processes)
         return Outcome(ending=Ending(kind=EndingKind.COMPLETED), result=result)
 
 
@@ -174,17 +177,19 @@ def _explained(
     holding = attempt.holding
     if not decided_elsewhere(error):
         patience_s = 0.0 if needs_no_cause(error) else DEATH_PATIENCE_S
-        _look_for_lost(holding, [host.assignment for host in hosts], watch, patience_s)
+        assignments = [host.assignment for host in hosts]
+        error = _look_for_cause(holding, assignments, watch, patience_s) or error
     lost = holding.lost
     deaths = {} if lost else dict(watch.lost)
     failed_starts: dict[str, str] = {}
-    if not background.joined and not lost:
-        failed_starts = deaths | background.failed_starts
+    if not background.joined and not lost and not isinstance(error, LeaseEnded):
+        failed_starts = {name: in_words(each) for name, each in deaths.items()} | background.failed_starts
         if len(failed_starts) < len(hosts):  # all of them: it is the program that does not start
             for host in hosts:
                 if host.name in failed_starts:
                     holding.report_failed_start(host.assignment, failed_starts[host.name])
     seen = Circumstances(
+        run=attempt.job.run,
         started=background.joined,
         steps_done=watch.steps_done,
         last_step=watch.last_step,
@@ -195,28 +200,34 @@ def _explained(
     return ending_of(error, seen)
 
 
-def _look_for_lost(
+def _look_for_cause(
     holding: Holding, hosts: list[ProcessAssignment], watch: HostWatch, patience_s: float
-) -> None:
-    """Until a slice is known to be lost, or none can be. A host whose raylet is gone takes its slice along.
+) -> LeaseEnded | None:
+    """Until a slice is known to be lost, or the lease has ended, which is returned, or none of it can be.
 
-    The book would tell within two seconds; that a process of the host has died, or an error that only a lost
-    peer explains, is reason to ask sooner.
+    A host whose raylet is gone takes its slice along. The book would tell within two seconds; that a process
+    of the host has died, or an error that only a lost peer explains, is reason to ask sooner.
+
+    A driver that was frozen sees its hosts die before it hears that its lease has ended, and why.
     """
     began_s = time.monotonic()
     until_s = began_s + patience_s
     while True:
         watch.look()
-        if watch.lost:  # then a host is down, or is known to be well soon
-            until_s = min(until_s, began_s + HEALTH_PATIENCE_S)
-        if holding.lost:
-            return
+        if watch.lost and not any(map(is_taken_back, watch.lost.values())):
+            until_s = min(until_s, began_s + HEALTH_PATIENCE_S)  # a host is down, or is known to be well soon
+        try:
+            holding.check()
+        except LeaseEnded as ended:
+            return ended
+        except SliceLost:
+            return None
         unwell = unwell_hosts(hosts)
         for host in hosts:
             if host.host in unwell and host.slice_name not in holding.lost:
                 holding.drop(host, unwell[host.host])
         if holding.lost or time.monotonic() >= until_s:
-            return
+            return None
         time.sleep(0.1)
 
 

@@ -19,6 +19,7 @@ from raytpu.errors import (
     WrongRequest,
 )
 from raytpu.plan import Ending, EndingKind
+from raytpu.train.deaths import in_words, is_intended
 
 # When one process of a gang is gone, its peers fail in their next collective. These are the words of
 # XLA's gloo transport and of JAX's coordination service for that (seen with jax 0.10.2 on CPU).
@@ -31,14 +32,13 @@ PEER_FAILURE_WORDS = (
     "heartbeat",
 )
 
-INTENDED_DEATH = "ray.kill"
-"""Ray names the call when an actor was killed on purpose; such a death is an effect, not a cause."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
     """What is known of an attempt beside the error that ended it."""
 
+    run: str = "RUN"
+    """Its name."""
     started: bool
     """All hosts had joined JAX's world."""
     steps_done: int = 0
@@ -51,11 +51,6 @@ class Circumstances:
     """Ray's account of each host process that ended by itself although its host is well; by host name."""
     failed_starts: Mapping[str, str] = field(default_factory=dict)
     """Reason by name of each host that did not come up."""
-
-
-def is_intended(death: str) -> bool:
-    """Whether Ray's account of an actor's death says that it was killed on purpose."""
-    return INTENDED_DEATH in death
 
 
 def is_peer_failure(error: BaseException) -> bool:
@@ -93,7 +88,7 @@ def cause_of(
             return error
     lost = {name: death for name, death in deaths.items() if not is_intended(death)}
     if lost:
-        return HostLost(f"lost {', '.join(sorted(lost))}: {next(iter(lost.values()))}")
+        return lost_hosts(lost)
     own = {rank: error for rank, error in sorted(failures.items()) if not is_peer_failure(error)}
     for rank, error in own.items():
         if isinstance(error, RaytpuError):
@@ -106,6 +101,11 @@ def cause_of(
             f"a collective failed on {names}, and no host of the gang is known to have died; first: {error}"
         )
     return ProgramFailed("the run ended without a result and without an error")
+
+
+def lost_hosts(deaths: Mapping[str, str]) -> HostLost:
+    """The error for host processes that died, of whom Ray gives these accounts, by host name."""
+    return HostLost(f"lost {', '.join(sorted(deaths))}: {in_words(next(iter(deaths.values())))}")
 
 
 def ending_of(error: RaytpuError, seen: Circumstances) -> tuple[RaytpuError, Ending]:
@@ -153,11 +153,13 @@ def _is_failed_start(error: RaytpuError, seen: Circumstances) -> bool:
 
 
 def _crash(seen: Circumstances) -> tuple[RaytpuError, Ending]:
-    names = ", ".join(sorted(seen.deaths))
-    what = f"the process of {names} ended by itself"
+    names = sorted(seen.deaths)
+    how = in_words(seen.deaths[names[0]])
+    guess = "" if "(" in how else " (out of memory, or a crash in native code?)"
+    what = f"the process of {', '.join(names)} ended by itself"
     error = ProgramFailed(
-        f"{what}, and the host is well (out of memory, or a crash in native code?): "
-        f"{next(iter(seen.deaths.values()))}",
+        f"{', '.join(names)}: {how}, and the host is well{guess}\n"
+        f"  what it said last: `raytpu logs {seen.run} --host {names[0]}`",
         step=seen.last_step,
         error=what,
     )

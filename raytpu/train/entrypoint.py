@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from raytpu.errors import EntrypointError, Problem, WorkloadInvalid
+from raytpu.errors import EntrypointError, Problem, WorkloadInvalid, interrupt_behind
 from raytpu.spec.config_keys import WELL_KNOWN
 from raytpu.spec.problems import problems_of
 
@@ -27,6 +27,7 @@ def load_entrypoint(entrypoint: str) -> TrainFunction:
 
     Raises:
         EntrypointError: the module cannot be imported or has no such function.
+        KeyboardInterrupt: Ctrl-C while it was imported, also when a package has made another error of it.
     """
     module_name, _, function_name = entrypoint.partition(":")
     try:
@@ -41,12 +42,21 @@ def load_entrypoint(entrypoint: str) -> TrainFunction:
             f"train.entrypoint {entrypoint!r}: its module imports {error.name!r}, which is not installed"
         ) from error
     except (Exception, SystemExit) as error:  # a module of the user's: whatever it raises is theirs to read
+        if (interrupt := interrupt_behind(error)) is not None:
+            raise interrupt from None
         raise EntrypointError(
             f"train.entrypoint {entrypoint!r}: importing {module_name} raised {type(error).__name__}: {error}"
         ) from error
     function = getattr(module, function_name, None)
     if callable(function):
         return function
+    if hasattr(module, function_name):
+        kind = type(function).__name__
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise EntrypointError(
+            f"train.entrypoint {entrypoint!r}: {function_name!r} of {module_name} is {article} {kind}, "
+            "not a function"
+        )
     names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
     close = difflib.get_close_matches(function_name, names, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(names)) or 'none'}"

@@ -7,6 +7,7 @@ worker in ``ray_train_seam``; here is all that does not need to know Ray Train.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -14,6 +15,8 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from ray import cloudpickle
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
 from raytpu.plan import ProcessAssignment
@@ -25,6 +28,8 @@ from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
 if TYPE_CHECKING:  # loads JAX
     from raytpu.train.step_record import Announce
+
+_log = logging.getLogger(__name__)
 
 _this_process: HostProcess | None = None
 
@@ -154,9 +159,9 @@ class HostProcess:
             self._rows_changed.notify_all()
 
     def run(self, program: str | TrainFunction, announce: Announce) -> Any:
-        """Run the train function to its end. Whatever it raises leaves here as an error that pickles."""
+        """Run the train function to its end. What it returns or raises leaves here so that it pickles."""
         try:
-            return self._run(program, announce)
+            return that_pickles(self._run(program, announce), program)
         except SpecError as error:  # a wrong call of the context's: the run had started, so it failed
             raise self._failure(error, str(error)) from None
         except RaytpuError:
@@ -235,3 +240,28 @@ class HostProcess:
         began = time.perf_counter()
         work()
         self._log.write(PhaseTimed(name=name, seconds=time.perf_counter() - began))
+
+
+def that_pickles(result: Any, program: str | TrainFunction) -> Any:
+    """``result``, or ``None`` where it cannot be pickled: a complete training must not fail for it."""
+    try:
+        # Large arrays are not copied for the look.
+        cloudpickle.dumps(result, protocol=5, buffer_callback=lambda _: None)
+    except Exception as error:  # the user's own __reduce__ may raise anything
+        kind = type(result)
+        place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        _log.warning(
+            "what %s returned (a %s%s) cannot be pickled; its result is dropped: %s",
+            _name_of(program),
+            place,
+            kind.__qualname__,
+            error,
+        )
+        return None
+    return result
+
+
+def _name_of(program: str | TrainFunction) -> str:
+    if isinstance(program, str):
+        return program
+    return f"{program.__module__}:{getattr(program, '__qualname__', program)}"

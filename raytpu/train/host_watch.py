@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from raytpu.errors import HostLost
 from raytpu.gang import Host
-from raytpu.train.endings import is_intended
+from raytpu.train.deaths import is_intended
+from raytpu.train.endings import lost_hosts
 
 
 class HostWatch:
@@ -19,6 +19,7 @@ class HostWatch:
         self._hosts = {host.name: host for host in hosts}
         self._questions: dict[ray.ObjectRef, str] = {host.actor.steps.remote(): host.name for host in hosts}
         self.deaths: dict[str, str] = {}
+        """Ray's account of each."""
         self.last_step = 0
         """Number of the last step that some host has finished."""
         self.steps_done = 0
@@ -52,4 +53,4 @@ class HostWatch:
         """Raise HostLost when a host process has died that nobody killed on purpose."""
         self.look()
         if lost := self.lost:
-            raise HostLost(f"lost {', '.join(sorted(lost))}: {next(iter(lost.values()))}")
+            raise lost_hosts(lost)

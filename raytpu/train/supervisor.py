@@ -123,7 +123,7 @@ class _Supervisor:
                 )
             )
             ending, lost = outcome.ending.kind, outcome.ending.lost
-            reason = "" if outcome.error is None else str(outcome.error)
+            reason = _for_the_record(outcome)
         finally:
             self._log.write(AttemptEnded(ending=ending, reason=reason, slices=lost))
         self._processes |= outcome.processes
@@ -161,6 +161,14 @@ class _Supervisor:
         more = len(lost) - ready
         takes = [f"{ready} held in reserve"] * bool(ready) + [f"{more} to be found"] * bool(more)
         return f"lost {broke}; {keeps}; in place of the lost: {' and '.join(takes)}{wait}"
+
+
+def _for_the_record(outcome: Outcome) -> str:
+    """Why an attempt ended, with what a person is spared."""
+    if outcome.error is None:
+        return ""
+    accounts = [] if outcome.ending.lost else [f"{name}: {said}" for name, said in outcome.accounts.items()]
+    return "\n".join([str(outcome.error), *accounts])
 
 
 def reason_of(error: RaytpuError) -> str:

@@ -148,11 +148,13 @@ class JaxTrainer:
             **options,
         )
 
-    def fit(self, on_start: Callable[[], None] = lambda: None) -> Result:
+    def fit(self, on_start: Callable[[], None] = lambda: None, *, followed: bool = False) -> Result:
         """Train to the end. Ray must be connected to a cluster that has the slices.
 
         Args:
             on_start: called once this process is the driver of the run.
+            followed: the caller shows the record of the run while it is written, so that what the run waits
+                for need not be logged as a warning of the logger ``raytpu``.
 
         Raises:
             WrongRequest: Ray is not connected, or the storage cannot be written.
@@ -174,8 +176,9 @@ class JaxTrainer:
             if self._document is not None:
                 directory.write_workload(self._document)
             with EventLog(directory, "driver") as log:
+                training = self._training(attempt, log, lease, followed)
                 log.write(self._started(lease, address))
-                return self._recorded(attempt, log, lease)
+                return self._recorded(training)
 
     def _started(self, lease: RunLease, address: str) -> RunStarted:
         steps = self._config.get("steps")
@@ -189,11 +192,11 @@ class JaxTrainer:
             version=version("raytpu"),
         )
 
-    def _recorded(self, first_attempt: int, log: EventLog, lease: RunLease) -> Result:
+    def _recorded(self, training: Training) -> Result:
         """Write down how the run ends, whatever ends it."""
         outcome, reason = "failed", "the driver was interrupted"
         try:
-            result = self._train(self._training(first_attempt, log, lease))
+            result = self._train(training)
             outcome, reason = "finished", ""
             return result
         except RunStopped as stop:
@@ -206,7 +209,7 @@ class JaxTrainer:
             outcome, reason = "stopped", "interrupted by Ctrl-C"
             raise
         finally:
-            log.write(RunEnded(outcome=outcome, reason=reason))
+            training.log.write(RunEnded(outcome=outcome, reason=reason))
 
     def _train(self, training: Training) -> Result:
         if self._replicas is None:
@@ -214,7 +217,7 @@ class JaxTrainer:
         with _one_attempt(training):
             return run_replicas(training, self._replicas)
 
-    def _training(self, first_attempt: int, log: EventLog, lease: RunLease) -> Training:
+    def _training(self, first_attempt: int, log: EventLog, lease: RunLease, followed: bool) -> Training:
         directory = self.directory
 
         def job_for(attempt: int, gang: GangPlan) -> TrainJob:
@@ -257,6 +260,7 @@ class JaxTrainer:
             datasets=self._datasets,
             dataset_config=self._dataset_config,
             stop_requested=stop_requested_now,
+            followed=followed,
         )
 
     def _ray_run_config(self) -> RunConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from raytpu.record import EventLog, StateChanged
 from raytpu.spec import Deadlines, Recovery, Slices, TextData
 from raytpu.train.entrypoint import TrainFunction
 from raytpu.train.job import TrainJob
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +43,15 @@ class Training:
     dataset_config: Any = None
     stop_requested: Callable[[], None] = field(default=lambda: None)
     """Called about twice a second; raises to end the run."""
+    followed: bool = False
+    """Somebody shows the record while it is written."""
 
     def waiting(self, diagnosis: Diagnosis) -> None:
-        """The record has what the run waits for."""
-        self.log.write(StateChanged(state="waiting", reason=str(diagnosis.refusal())))
+        """The record has what the run waits for; the log has it too where nobody shows the record."""
+        reason = str(diagnosis.refusal())
+        self.log.write(StateChanged(state="waiting", reason=reason))
+        if not self.followed:
+            _log.warning("%s waits for its slices: %s", self.name, reason)
 
 
 def hold_for(

@@ -73,3 +73,17 @@ def test_a_slow_save_is_told_once_for_all_hosts(capsys: pytest.CaptureFixture[st
 
     assert shown(capsys, slow) == ["checkpoint of step 50 is slow: 61 s so far, limit 60 s"]
     assert shown(capsys, slow, writer="slice-0/1") == []
+
+
+def test_a_loss_that_is_not_a_number_is_told_once(capsys: pytest.CaptureFixture[str]):
+    """A night of steps after it is a night lost."""
+
+    def lost_step(number: int) -> StepFinished:
+        return StepFinished(step=number, seconds=1.0, metrics={"loss": float("nan")})
+
+    assert shown(capsys, step(1), lost_step(2), lost_step(3)) == [
+        "step 1/100  loss 2.0000",
+        "warning: loss is nan since step 2",
+        "step 2/100  loss nan",
+        "step 3/100  loss nan",
+    ]

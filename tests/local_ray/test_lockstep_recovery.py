@@ -242,7 +242,10 @@ def test_a_host_process_that_dies_alone_is_started_again_on_its_slice(tmp_path: 
     assert result.metrics["step"] == STEPS
     ended = events_of(run.directory, AttemptEnded)
     assert [event.ending for event in ended] == ["program_failed", "completed"]
-    assert "the process of slice-1/1 ended by itself, and the host is well" in ended[0].reason
+    told, advice, account = ended[0].reason.splitlines()
+    assert told.startswith("slice-1/1: its process ended unexpectedly, and the host is well")
+    assert advice == "  what it said last: `raytpu logs crash --host slice-1/1`"
+    assert "connection error code 2" in account, "what Ray says is in the record"
     assert [event.slices for event in events_of(run.directory, AttemptStarted)] == [
         ("slice-0", "slice-1")
     ] * 2

@@ -164,7 +164,9 @@ def test_the_slices_of_an_owner_that_is_gone_are_kept_for_its_grace_and_no_longe
     ledger = entries.owner_gone(ledger, "gone", 100.0)
 
     assert decided(ledger, inventory(1), now_s=109.0) == []
-    assert [each.reason for each in decided(ledger, inventory(1), now_s=110.0)] == ["its owner is gone"]
+    [end] = decided(ledger, inventory(1), now_s=110.0)
+    assert isinstance(end, End)
+    assert end.reason == "their owner was silent for more than 20 s (deadlines.orphan_grace_s)"
     assert decided(entries.owner_back(ledger, "gone"), inventory(1), now_s=200.0) == []
 
 

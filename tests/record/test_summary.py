@@ -271,3 +271,29 @@ def test_what_could_not_be_read_is_counted():
 def test_durations_are_short_and_never_read_60_seconds(seconds, text):
     """`59 min 60 s` makes a person doubt every other number."""
     assert duration_text(seconds) == text
+
+
+def test_a_loss_that_is_not_finite_is_told_with_the_step_where_it_began():
+    """A run that is finished, with a model that is worth nothing, looks like one that went well."""
+    book = Logbook().start(steps=6).start_attempt(1)
+    metrics = [(6.0, 1.0), (5.0, math.inf), (math.nan, 1.0), (math.nan, 1.0)]
+    for number, (loss, norm) in enumerate(metrics, 1):
+        book.add(StepFinished(step=number, seconds=1.0, metrics={"loss": loss, "norm": norm}), "slice-0/0")
+
+    assert summarise(book.records).warnings == (
+        "loss is nan since step 3",
+        "norm was not finite in 1 steps, first inf in step 2",
+    )
+    assert "  warning      loss is nan since step 3\n" in render_summary(summarise(book.records))
+
+
+def test_a_train_function_that_ended_early_is_finished_with_a_word_about_it():
+    """It may be meant, as when a loss is low enough; or its data was used up."""
+    book = Logbook().start(steps=6).start_attempt(1).steps(1, 3)
+    book.add(CheckpointDurable(step=2, path="/c/2"), "slice-0/0")
+    summary = summarise(book.end_attempt().end().records)
+
+    assert summary.state == "finished"
+    assert summary.warnings == ("the train function ended after step 3 of 6",)
+    assert summary.next_step == "run the same file again to go on from step 2"
+    assert summarise(whole_story().records).warnings == ()

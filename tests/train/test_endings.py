@@ -89,12 +89,16 @@ def test_an_ending_is_called_by_its_cause(error: RaytpuError, seen: Circumstance
 
 def test_a_process_that_ended_on_a_host_that_is_well_is_the_programs_failure() -> None:
     """Taken for a broken host, a slice would be dropped for every process that runs out of memory."""
-    seen = Circumstances(started=True, last_step=7, steps_done=3, deaths={"slice-0/1": DIED})
+    seen = Circumstances(run="mine", started=True, last_step=7, steps_done=3, deaths={"slice-0/1": DIED})
 
     error, ending = ending_of(HostLost("lost slice-0/1"), seen)
 
     assert isinstance(error, ProgramFailed)
-    assert str(error).startswith("the process of slice-0/1 ended by itself, and the host is well")
+    assert str(error).splitlines() == [
+        "slice-0/1: its process ended unexpectedly, and the host is well "
+        "(out of memory, or a crash in native code?)",
+        "  what it said last: `raytpu logs mine --host slice-0/1`",
+    ]
     assert (ending.failed_after, ending.steps_done) == (7, 3)
 
 

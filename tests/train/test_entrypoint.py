@@ -70,3 +70,30 @@ def test_a_missing_entrypoint_says_what_is_missing_and_what_is_near(entrypoint: 
     with pytest.raises(EntrypointError) as caught:
         load_entrypoint(entrypoint)
     assert words in str(caught.value)
+
+
+def test_a_name_that_is_no_function_is_called_what_it_is(tmp_path, monkeypatch):
+    """To be told that there is no such name is to look for a typing error in vain."""
+    (tmp_path / "loop_of_an_int.py").write_text("steps = 3\n\ndef stops(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(EntrypointError, match="'steps' of loop_of_an_int is an int, not a function"):
+        load_entrypoint("loop_of_an_int:steps")
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError"])
+def test_ctrl_c_during_an_import_is_not_blamed_on_the_module(tmp_path, monkeypatch, error: str):
+    """numpy makes an ImportError of it, and the run would end as a wrong request, with a traceback."""
+    (tmp_path / f"interrupted_by_{error}.py").write_text(
+        "try:\n"
+        "    try:\n"
+        "        raise KeyboardInterrupt\n"
+        "    except BaseException as interrupt:\n"
+        f"        raise {error}('the C-extensions failed') from interrupt\n"
+        "except Exception as failed:\n"
+        f"    raise {error}('importing failed')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(KeyboardInterrupt):
+        load_entrypoint(f"interrupted_by_{error}:train")

@@ -12,17 +12,20 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Result
 
-from raytpu.errors import HostLost
+from raytpu.errors import HostLost, LeaseEnded, ProgramFailed, RunFailed, RunStopped
 from raytpu.gang import Lease
 from raytpu.record import PhaseTimed, StateChanged
 from raytpu.spec import Replicas
 from raytpu.train.farewell import SaveOnNotice
 from raytpu.train.ray_train_seam import result_of
-from raytpu.train.replicas.replica import ended_reason
+from raytpu.train.replicas.replica import lease_end
 from raytpu.train.replicas.staffing import Staff
 from raytpu.train.training import Training, hold_for
 
 LOOK_S = 0.2
+
+LEASE_PATIENCE_S = 2.0
+"""For the book to say that a lease has ended: its owner hears of it within a second of coming back."""
 
 
 def run_replicas(training: Training, settings: Replicas) -> Result:
@@ -53,17 +56,33 @@ class _Run:
     def to_its_end(self) -> list[dict[str, Any]]:
         """What each host of the replicas that have the state returned, once all of them have."""
         try:
-            while True:
-                self._training.stop_requested()
-                self._staff.check()
-                self._check_leases()
-                ended = self._ended()
-                if ended is not None:
-                    return ended
-                self._check_coordinator()
-                time.sleep(LOOK_S)
+            return self._look_after_all()
+        except RunFailed as error:
+            raise self._lease_end_behind(error) or error from None
         finally:
             self._staff.stop()
+
+    def _look_after_all(self) -> list[dict[str, Any]]:
+        while True:
+            self._training.stop_requested()
+            self._staff.check()
+            self._check_leases()
+            ended = self._ended()
+            if ended is not None:
+                return ended
+            self._check_coordinator()
+            time.sleep(LOOK_S)
+
+    def _lease_end_behind(self, error: RunFailed) -> LeaseEnded | None:
+        """A driver that was frozen loses its replicas before it hears that its lease has ended, and why."""
+        if isinstance(error, RunStopped | ProgramFailed):
+            return None
+        until_s = time.monotonic() + LEASE_PATIENCE_S
+        while True:
+            ended = next(filter(None, map(lease_end, self._staff.leases())), None)
+            if ended is not None or time.monotonic() >= until_s:
+                return ended
+            time.sleep(LOOK_S)
 
     def _check_coordinator(self) -> None:
         try:
@@ -80,7 +99,8 @@ class _Run:
         """
         living = self._staff.living()
         for replica in living:
-            reason = replica.lease.lost.get(replica.held.name) or ended_reason(replica.lease)
+            ended = lease_end(replica.lease)
+            reason = replica.lease.lost.get(replica.held.name) or (ended.reason if ended else None)
             notice = replica.lease.notice
             if reason is None and notice is not None:
                 if any(other.lease.notice is None for other in living):

@@ -51,13 +51,16 @@ class Replica:
     """It has the state, and takes part."""
 
 
-def ended_reason(lease: Lease) -> str | None:
-    """Why a lease is no more; losses of single slices are told otherwise."""
+def lease_end(lease: Lease) -> LeaseEnded | None:
+    """How a lease has ended; one whose slices are all lost has not: losses are told otherwise."""
+    known = lease.lost
+    if len(known) >= len(lease.slices):
+        return None
     try:
-        lease.check()
+        lease.check(known)
     except LeaseEnded as ended:
-        return ended.reason
-    except SliceLost:
+        return ended
+    except SliceLost:  # since the line above
         return None
     return None
 

@@ -80,6 +80,12 @@ class Staff:
         with self._lock:
             return [each for each in self._replicas.values() if each.lost is None and not each.reserve]
 
+    def leases(self) -> list[Lease]:
+        """Of all replicas, lost ones too; without those that were taken back with a notice."""
+        with self._lock:
+            leases = dict.fromkeys(each.lease for each in self._replicas.values())
+        return [lease for lease in leases if lease.notice is None]
+
     def check(self) -> None:
         """Raise what went wrong for good.
 
