@@ -17,6 +17,10 @@ class Deadlines(Spec):
     """To start one process on every host. Large: a cold host imports ray and jax from a slow disk."""
     jax_init_s: float = Field(default=120.0, gt=0)
     """For all hosts to find each other in jax.distributed. Counted from when all processes are up."""
+    first_step_s: float = Field(default=1800.0, gt=0)
+    """From the call of the train function to its first step, of a slice that is a replica: building or taking
+    the state, compiling. Half an hour, by feel: a large model compiles for minutes and comes from a busy
+    bucket."""
     heartbeat_s: float = Field(default=30.0, gt=0)
     """Silence after which a host process counts as lost. Shorter takes a long compilation or a busy machine
     for a death."""

@@ -49,6 +49,14 @@ class Replica:
     """It is kept back until another one is lost."""
     admitted: bool = False
     """It has the state, and takes part."""
+    called_s: float | None = None
+    """When its train functions were called, or, if it was in reserve, when it was called up."""
+
+    def late_s(self, now_s: float) -> float:
+        """How long it has been expected to take part; 0 for one that does, or that nobody expects."""
+        if self.admitted or self.reserve or self.lost is not None or self.called_s is None:
+            return 0.0
+        return now_s - self.called_s
 
 
 def lease_end(lease: Lease) -> LeaseEnded | None:

@@ -87,13 +87,18 @@ class Staff:
         return [lease for lease in leases if lease.notice is None]
 
     def check(self) -> None:
-        """Raise what went wrong for good.
+        """Give up replicas that do not get to take part, and raise what went wrong for good.
 
         Raises:
             RunFailed: the program raised, or replicas are lost more often than ``recovery`` allows.
         """
         if self._failure is not None:
             raise self._failure
+        limit_s, now_s = self._training.deadlines.first_step_s, time.monotonic()
+        for replica in self.living():
+            if replica.late_s(now_s) > limit_s:
+                reason = f"it has made no step {limit_s:g} s after its train function was called"
+                self.coordinator.give_up(replica.member, reason)
 
     def raise_own_failure(self, references: Sequence[ray.ObjectRef] | None = None) -> None:
         """Raise what a train function has raised by itself, by default that of any replica."""
@@ -191,6 +196,8 @@ class Staff:
             if not ready:
                 return False
             ready[0].reserve, ready[0].began_s = False, time.monotonic()
+            if ready[0].called_s is not None:
+                ready[0].called_s = time.monotonic()
         self.coordinator.call_up(ready[0].member)
         return True
 
@@ -302,6 +309,7 @@ class Staff:
             for (stream, rows), host in itertools.product(self._streams.items(), hosts):
                 host.actor.provide.remote(stream, rows)
             replica.running.extend(host.actor.train.remote(program) for host in hosts)
+            replica.called_s = time.monotonic()
         except RaytpuError as error:
             if not self._over.is_set():
                 first = str(error).splitlines()[0]
