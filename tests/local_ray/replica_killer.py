@@ -68,14 +68,20 @@ class Killer:
             self.survivors_of_first = next(note for note in full if note.slice != victim.slice)
         worker_id = int(victim.host.rsplit("-", 1)[1])
         self.kills.append(time.monotonic())
-        if self._chance.random() < 0.5:
+        how = self._chance.random()
+        if how < 0.45:
             print(f"kill {number}: the process of {victim.host}", flush=True)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim.pid, signal.SIGKILL)
-        else:
+        elif how < 0.9:
             print(f"kill {number}: host {victim.host}", flush=True)
             self._cluster.lose_host(victim.slice, worker_id)
             self._cluster.add_host(victim.slice, worker_id)
+        else:
+            print(f"kill {number}: host {victim.host} is frozen for a while", flush=True)
+            self._cluster.freeze_host(victim.slice, worker_id)
+            self._await_full()  # the others go on, and a replacement joins, while it is silent
+            self._cluster.thaw_host(victim.slice, worker_id)
 
     def _await_full(self) -> list[Note]:
         """The last notes of four hosts, of two slices, that make steps later than now."""

@@ -32,8 +32,8 @@ from raytpu.train.replicas.talk import Closed, Started
 Arrays = Sequence[np.ndarray]
 
 EXCHANGE_S = 3600.0
-"""For one average: longer than any save or evaluation for which a peer may pause. Peers that are gone or stuck
-are noticed far sooner, by the coordinator; this is the last resort against one that is neither."""
+"""For one average: longer than any save or evaluation for which a peer may pause. Peers that are gone or
+stuck are noticed far sooner, by the coordinator; this is the last resort against one that is neither."""
 
 
 class ReplicaSession:
