@@ -105,10 +105,16 @@ def _summary(plan: WorkloadPlan) -> list[str]:
     shape = gang.slices[0].shape
     where = "simulated on CPU" if gang.simulated else "on TPU"
     hosts = len(gang.processes)
+    least = workload.train.replicas.least
+    replicas = [
+        "  each slice is a replica with the whole state: when one is lost the others go on"
+        + (f", and wait while fewer than {least} live" if least > 1 else "")
+    ] * (workload.train.across_slices == "replicas")
     return [
         f"{workload.name}: {_count(len(gang.slices), 'slice')} of {shape.generation} {shape.topology}, "
         f"{_count(hosts, 'host')}, {_count(len(gang.slices) * shape.chips, 'chip')}, {where}",
         f"  runs {workload.train.entrypoint} in {_count(hosts, 'process', 'processes')}, one on each host",
+        *replicas,
     ]
 
 

@@ -118,6 +118,8 @@ class JaxTrainer:
         self._priority = priority
         self._recovery = recovery if recovery is not None else Recovery()
         self._replicas = (replicas or Replicas()) if across_slices == "replicas" else None
+        if self._replicas is not None:
+            _refuse_for_replicas(self.run_config, datasets)
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._python_path = tuple(python_path)
         self._compile_cache = compile_cache
@@ -290,6 +292,16 @@ def _one_attempt(training: Training) -> Iterator[None]:
         raise
     finally:
         training.log.write(AttemptEnded(ending=ending, reason=reason))
+
+
+def _refuse_for_replicas(run_config: RunConfig, datasets: Mapping[str, Any] | None) -> None:
+    """Ray Train has no part in a run of replicas, so what only it reads would do nothing."""
+    given = [name for name, is_set in (("datasets", datasets), ("callbacks", run_config.callbacks)) if is_set]
+    if given:
+        raise SpecError(
+            f'across_slices="replicas": {" and ".join(given)} would do nothing: Ray Train has no part in such a '
+            "run; give data= for context.batches, or use lockstep"
+        )
 
 
 def _refuse_unused(run_config: RunConfig) -> None:

@@ -122,3 +122,9 @@ def test_a_workload_can_be_planned_around_excluded_slices() -> None:
     plan = plan_workload(workload(), Inventory(slices=states), frozenset({"a"}))
 
     assert [planned.name for planned in plan.gang.slices] == ["b", "c"]
+
+
+def test_replicas_are_told_and_what_a_loss_means_to_them():
+    text = explain_plan(simulated("train.across_slices=replicas", "train.replicas.least=2"))
+    assert "when one is lost the others go on, and wait while fewer than 2 live" in text
+    assert "replica with the whole state" not in explain_plan(simulated())

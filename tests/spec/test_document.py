@@ -370,3 +370,18 @@ def test_a_problem_without_a_line_comes_last() -> None:
 
     assert [problem.line for problem in found] == [13, None]
     assert isinstance(found[0], Problem)
+
+
+def test_replicas_cannot_be_fewer_than_the_slices_that_must_live() -> None:
+    with pytest.raises(
+        WorkloadInvalid, match=r"train.replicas.least: 5 is more than slices.count, which is 2"
+    ):
+        parse_workload(VALID, overrides=["train.across_slices=replicas", "train.replicas.least=5"])
+
+
+def test_an_axis_between_replicas_can_only_divide_the_batch() -> None:
+    """Each has the whole model."""
+    mesh = "train.mesh={dcn: {tensor: 2}, ici: {fsdp: 8}}"
+    parse_workload(VALID, overrides=[mesh])
+    with pytest.raises(WorkloadInvalid, match=r"train.mesh.dcn: tensor: .* can only divide the batch"):
+        parse_workload(VALID, overrides=[mesh, "train.across_slices=replicas"])

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from ray.train import RunConfig
 
-from raytpu import RunDirectory, Slices, read_events
-from raytpu.errors import Unplaceable
+from raytpu import JaxTrainer, RunDirectory, Slices, read_events
+from raytpu.errors import SpecError, Unplaceable
 from raytpu.record import EventLog, StateChanged
 from raytpu.spec import Deadlines, Recovery
 from raytpu.train.training import Training
@@ -52,3 +52,20 @@ def test_a_wait_is_logged_where_nobody_shows_the_record(
         [] if followed else lines
     )
     assert all(each.levelno == logging.WARNING for each in caplog.records)
+
+
+@pytest.mark.parametrize("given", ["datasets", "callbacks"])
+def test_what_only_ray_train_reads_is_refused_for_replicas(given: str, tmp_path: Path) -> None:
+    """An option that is taken and does nothing is believed in."""
+    from ray.train import UserCallback
+
+    options: dict[str, Any] = {"datasets": {"train": object()}} if given == "datasets" else {}
+    callbacks = [UserCallback()] if given == "callbacks" else None
+    with pytest.raises(SpecError, match=f"{given} would do nothing: Ray Train has no part"):
+        JaxTrainer(
+            lambda: None,
+            slices=Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2),
+            run_config=RunConfig(name="mine", storage_path=str(tmp_path), callbacks=callbacks),
+            across_slices="replicas",
+            **options,
+        )
