@@ -299,8 +299,8 @@ def _refuse_for_replicas(run_config: RunConfig, datasets: Mapping[str, Any] | No
     given = [name for name, is_set in (("datasets", datasets), ("callbacks", run_config.callbacks)) if is_set]
     if given:
         raise SpecError(
-            f'across_slices="replicas": {" and ".join(given)} would do nothing: Ray Train has no part in such a '
-            "run; give data= for context.batches, or use lockstep"
+            f'across_slices="replicas": {" and ".join(given)} would do nothing: Ray Train has no part in '
+            "such a run; give data= for context.batches, or use lockstep"
         )
 
 
