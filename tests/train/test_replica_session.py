@@ -80,7 +80,7 @@ def test_a_silent_host_is_given_up(world):
     assert "host 1 has been silent for" in each.lost["b"]
 
 
-def test_a_host_that_keeps_all_others_waiting_is_named_and_given_up(world):
+def test_a_host_that_keeps_all_others_waiting_is_named_and_given_up(world, capfd):
     """An endless loop still beats, and its peers only wait."""
     each = world("a", "b", stuck_s=1)
     stop = threading.Event()
@@ -92,6 +92,9 @@ def test_a_host_that_keeps_all_others_waiting_is_named_and_given_up(world):
 
     assert_exact(each, "a")
     assert "host 1 has been at step 5 for" in each.lost["b"]
+    shown = capfd.readouterr().err
+    assert "b: its host 1 has been at step 5 for" in shown
+    assert "before_step" in shown or "compute" in shown, "the stack of the one that is stuck"
 
 
 def test_the_last_save_is_made_by_another_when_the_one_that_leads_is_lost(world):

@@ -22,7 +22,17 @@ from raytpu.plan import replica_messages as messages
 from raytpu.plan import replica_protocol as protocol
 from raytpu.plan.replica_view import View
 from raytpu.spec import Replicas
-from raytpu.train.replicas.talk import Accuses, Beat, Closed, Endpoint, Finished, Hello, Started, Told
+from raytpu.train.replicas.talk import (
+    Accuses,
+    Beat,
+    Closed,
+    Endpoint,
+    Finished,
+    Hello,
+    ShowStacks,
+    Started,
+    Told,
+)
 
 LOOK_S = 0.25
 """Between two looks for those that are silent or stuck."""
@@ -293,10 +303,15 @@ class Coordinator:
             computes = not host.beat.exchanging and not host.beat.phase
             if member in view.members and host.voted != (view.epoch, view.step) and computes:
                 late.setdefault(member, []).append(position)
-        if late and set(late) != set(view.members):
-            for member, positions in late.items():
-                hosts = ", ".join(str(position) for position in sorted(positions))
-                self._lose(
-                    member,
-                    f"its host {hosts} has been at step {view.step} for {seconds:.0f} s, the others wait",
-                )
+        if not late or set(late) == set(view.members):
+            return
+        reasons = {
+            member: f"its host {', '.join(map(str, sorted(positions)))} has been at step {view.step} for "
+            f"{seconds:.0f} s, the others wait"
+            for member, positions in late.items()
+        }
+        for host in self._hosts.values():
+            shown = "; ".join(f"{member}: {reason}" for member, reason in reasons.items())
+            host.caller.tell(Told(message=ShowStacks(shown)))
+        for member, reason in reasons.items():
+            self._lose(member, reason)

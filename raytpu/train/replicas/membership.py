@@ -7,6 +7,8 @@ already been followed by another.
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +21,17 @@ from raytpu.gang import stream
 from raytpu.plan.replica_messages import Committed, Evicted, Over, ViewChanged
 from raytpu.plan.replica_view import View
 from raytpu.train.job import ReplicaPlace
-from raytpu.train.replicas.talk import Accuses, Beat, Closed, Endpoint, Finished, Hello, Started, Told
+from raytpu.train.replicas.talk import (
+    Accuses,
+    Beat,
+    Closed,
+    Endpoint,
+    Finished,
+    Hello,
+    ShowStacks,
+    Started,
+    Told,
+)
 
 CONNECT_S = 30.0
 """For the driver to accept a host; it does so at once unless it is gone."""
@@ -135,6 +147,9 @@ class Membership:
         try:
             while True:
                 told: Told = self._connection.recv()
+                if isinstance(told.message, ShowStacks):
+                    _show_stacks(told.message.reason)
+                    continue
                 with self._changed:
                     self._endpoints = told.endpoints
                     self._started = told.started or self._started
@@ -151,3 +166,9 @@ class Membership:
         while not self._closed.wait(stream.BEAT_S):
             phase = next(reversed(self._phases), "")
             self.say(Beat(step=self._step, phase=phase, exchanging=self._exchanging))
+
+
+def _show_stacks(reason: str) -> None:
+    """To standard error, which is in the host's log. Works while Python code runs or waits in C."""
+    print(f"raytpu: {reason}; what the threads of this host are doing:", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(file=sys.stderr.fileno(), all_threads=True)

@@ -68,6 +68,13 @@ class Closed:
     """A replica has finished with all its hosts, so the last save is durable: the others may end as well."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Print what every thread is doing: somebody keeps the others waiting."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A message of the protocol, and what a host needs to act on it."""
