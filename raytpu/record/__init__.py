@@ -20,6 +20,7 @@ from raytpu.record.events import Event as Event
 from raytpu.record.events import HostReady as HostReady
 from raytpu.record.events import PhaseTimed as PhaseTimed
 from raytpu.record.events import ProgramCompiled as ProgramCompiled
+from raytpu.record.events import ReplicaLost as ReplicaLost
 from raytpu.record.events import RunEnded as RunEnded
 from raytpu.record.events import RunStarted as RunStarted
 from raytpu.record.events import SampleWritten as SampleWritten
@@ -81,6 +82,7 @@ __all__ = [
     "PhaseTimed",
     "ProgramCompiled",
     "Recorded",
+    "ReplicaLost",
     "RunDirectory",
     "RunEnded",
     "RunLease",

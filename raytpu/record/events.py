@@ -198,6 +198,15 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost:
+    """A slice of a run of replicas is gone; the attempt goes on with the others."""
+
+    kind: ClassVar[str] = "replica_lost"
+    slice: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The driver let go of the run on purpose."""
 
@@ -244,6 +253,7 @@ WrittenEvent = (
     | Evaluated
     | SampleWritten
     | AttemptEnded
+    | ReplicaLost
     | RunEnded
 )
 Event = WrittenEvent | Unknown | Damaged

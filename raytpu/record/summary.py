@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,8 +19,10 @@ from raytpu.record.events import (
     CheckpointVerified,
     Damaged,
     Evaluated,
+    Event,
     PhaseTimed,
     ProgramCompiled,
+    ReplicaLost,
     RunEnded,
     RunStarted,
     SampleWritten,
@@ -136,9 +138,7 @@ def summarise(
         cluster=started.cluster,
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
-        lost_slices=tuple(
-            name for event in events if isinstance(event, AttemptEnded) for name in event.slices
-        ),
+        lost_slices=tuple(_lost_slices(events)),
         last_step=last_step,
         total_steps=started.steps,
         loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),
@@ -159,12 +159,23 @@ def summarise(
         sample=(_last(events, SampleWritten) or SampleWritten(text="")).text,
         damaged_lines=sum(isinstance(event, Damaged) for event in events),
         unknown_events=sum(isinstance(event, Unknown) for event in events),
-        warnings=(
-            *_not_finite(kept),
-            *([f"the train function ended after step {last_step} of {started.steps}"] if short else []),
-        ),
+        warnings=(*_not_finite(kept), *_ended_early(short, last_step, started.steps)),
         next_step=_next_step("ended early" if short else state, started.run, durable),
     )
+
+
+def _ended_early(short: bool, last: int | None, steps: int | None) -> Iterator[str]:
+    if short:
+        yield f"the train function ended after step {last} of {steps}"
+
+
+def _lost_slices(events: Iterable[Event]) -> Iterator[str]:
+    for event in events:
+        match event:
+            case AttemptEnded():
+                yield from event.slices
+            case ReplicaLost():
+                yield event.slice
 
 
 def summary_document(summary: RunSummary) -> dict[str, Any]:

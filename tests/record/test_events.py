@@ -20,6 +20,7 @@ from raytpu.record import (
     HostReady,
     PhaseTimed,
     ProgramCompiled,
+    ReplicaLost,
     RunEnded,
     RunStarted,
     SampleWritten,
@@ -46,6 +47,7 @@ ONE_OF_EACH = (
     Evaluated(step=50, metrics={"loss": 2.6}, seconds=0.7),
     SampleWritten(text="def main():\n    return 'ä'"),
     AttemptEnded(ending="slice_lost", reason="slice-1/0 died"),
+    ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
     RunEnded(outcome="finished"),
 )
 

@@ -19,6 +19,7 @@ from raytpu.record import (
     PhaseTimed,
     ProgramCompiled,
     Recorded,
+    ReplicaLost,
     SampleWritten,
     StateChanged,
     StepFinished,
@@ -148,10 +149,13 @@ def test_the_slices_that_were_lost_are_named():
     book = Logbook().start()
     for attempt, lost in enumerate((("slice-1",), ("slice-0", "slice-1")), start=1):
         book.start_attempt(attempt).add(AttemptEnded(ending="slice_lost", slices=lost))
-    summary = summarise(book.start_attempt(3).records)
+    book.start_attempt(3).add(ReplicaLost(slice="slice-2"))  # the attempt goes on
+    summary = summarise(book.records)
 
-    assert summary.lost_slices == ("slice-1", "slice-0", "slice-1")
-    assert "  lost         3 slices: slice-1 2 times, slice-0" in render_summary(summary).splitlines()
+    assert summary.lost_slices == ("slice-1", "slice-0", "slice-1", "slice-2")
+    assert (
+        "  lost         4 slices: slice-1 2 times, slice-0, slice-2" in render_summary(summary).splitlines()
+    )
 
 
 def test_a_loss_that_is_no_number_is_strict_json_too():

@@ -19,7 +19,7 @@ from raytpu.gang.release import RELEASE_S, within_s
 from raytpu.plan import ProcessAssignment
 from raytpu.plan.gang import gang_if_it_fits
 from raytpu.plan.replicas import mesh_of_slice, world_of_slice
-from raytpu.record import PhaseTimed, StateChanged
+from raytpu.record import PhaseTimed, ReplicaLost, StateChanged
 from raytpu.spec import Replicas
 from raytpu.train.data_streams import data_preparer, prepared_streams
 from raytpu.train.job import ReplicaPlace, TrainJob
@@ -139,6 +139,7 @@ class Staff:
         self._training.log.write(
             StateChanged(state="replica lost", reason=f"{replica.held.name}: {reason}; {living}")
         )
+        self._training.log.write(ReplicaLost(slice=replica.held.name, reason=reason))
         self._in_thread(self._bury, replica)
         recovery = self._training.recovery
         for count, limit, what in (
