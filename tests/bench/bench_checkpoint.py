@@ -144,6 +144,7 @@ def train_program(mesh: Any) -> tuple[Any, Callable[[Any], Any]]:
     from raytpu.models.layout import Layout
     from raytpu.recipes import pretrain_step as steps
     from raytpu.recipes.pretrain_config import PretrainConfig
+    from raytpu.train.programs import fused
 
     pretrain = PretrainConfig(**CONFIG)
     sharding = NamedSharding(mesh, PartitionSpec(("replica", "fsdp")))
@@ -154,7 +155,8 @@ def train_program(mesh: Any) -> tuple[Any, Callable[[Any], Any]]:
     batch = {"tokens": rows, "targets": rows}
     shardings = steps.state_shardings(pretrain, layout)
     state = jax.jit(lambda: steps.initial_state(pretrain, layout), out_shardings=shardings)()
-    step = jax.jit(steps.make_train_step(pretrain, layout), donate_argnums=0)
+    train_step = fused(steps.make_gradients(pretrain, layout), steps.make_apply(pretrain, layout))
+    step = jax.jit(train_step, donate_argnums=0)
     return state, lambda state: step(state, batch)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.models import BytesTokenizer
+from raytpu.train.programs import fused
 
 
 def stdlib_rows(sequence_length: int, limit_bytes: int = 3_000_000) -> np.ndarray:
@@ -58,6 +59,9 @@ class LocalContext:
 
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return jax.jit(function, **options)
+
+    def step(self, gradients: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+        return self.jit(fused(gradients, apply), donate_argnums=0)
 
     def restore(self, state: Any) -> Any:
         if self._start is None:
