@@ -204,7 +204,7 @@ def stop(directory: RunDirectory) -> None:
     request_stop(directory, "enough seen", who="the test")
 
 
-@pytest.mark.local_ray
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cluster")
 def test_the_same_error_after_the_same_step_twice_ends_the_run(tmp_path: Path) -> None:
     """A bug that is retried for ever holds slices and computes nothing."""

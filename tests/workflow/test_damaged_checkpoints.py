@@ -21,7 +21,7 @@ def flip_a_byte(step: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.workflow
+@pytest.mark.thorough
 def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_older_one_bit_for_bit(
     story: Story, finished_run: FinishedRun
 ):

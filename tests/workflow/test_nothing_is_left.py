@@ -19,6 +19,7 @@ from raytpu.record import HostReady, read_events
 from tests.workflow.conftest import Story, processes_of, wait_for
 
 LONG = ("train.config.steps=100000", "checkpoint.every_steps=5")
+ONE_ATTEMPT = ("recovery.max_lost_slices=0", "recovery.max_program_failures=0")
 FREE_DEADLINE_S = 30
 TOTAL_CHIPS = 16
 
@@ -79,7 +80,7 @@ def test_after_the_driver_is_killed(story: Story):
 @pytest.mark.thorough
 def test_after_one_host_process_is_killed(story: Story):
     """The run fails with the name of the host, instead of hanging in its next collective."""
-    driver = start_and_wait(story, "no-process")
+    driver = start_and_wait(story, "no-process", *ONE_ATTEMPT)
     pids = host_pids(story, "no-process")
     since = time.monotonic()
     os.kill(pids["slice-1/1"], signal.SIGKILL)
@@ -90,10 +91,10 @@ def test_after_one_host_process_is_killed(story: Story):
     assert_free_and_resumable(story, "no-process", pids, since)
 
 
-@pytest.mark.workflow
+@pytest.mark.thorough
 def test_after_one_raylet_is_killed(story: Story):
     """A machine that is gone takes its raylet along; its slice is whole again when one comes back."""
-    driver = start_and_wait(story, "no-raylet")
+    driver = start_and_wait(story, "no-raylet", *ONE_ATTEMPT)
     pids = host_pids(story, "no-raylet")
     since = time.monotonic()
     with find(story.simulation, story.home) as cluster:
