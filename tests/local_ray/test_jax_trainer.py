@@ -17,8 +17,6 @@ from raytpu.errors import RunStopped
 from raytpu.record import StepFinished
 from tests.waiting import await_true
 
-pytestmark = pytest.mark.local_ray
-
 SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
 
 
@@ -49,6 +47,7 @@ def stock_loop(config: dict[str, Any]) -> list[Any]:
     return [*here]
 
 
+@pytest.mark.local_ray
 def test_a_loop_written_for_rays_trainer_runs_unchanged(tmp_path: Path):
     """Trying raytpu must not cost a rewrite."""
     result = JaxTrainer(
@@ -82,6 +81,7 @@ def slow_loop(context: Any, config: dict[str, Any]) -> None:
         context.report(step, {"total": total}, state)
 
 
+@pytest.mark.thorough
 def test_a_preempted_run_saves_its_last_step_and_goes_on_from_there(tmp_path: Path):
     """Without it, everything since the last checkpoint is done again."""
 
