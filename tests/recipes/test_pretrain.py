@@ -76,7 +76,7 @@ def test_a_sample_goes_on_from_the_prompt(model: str, characters: int) -> None:
     assert len("def ") <= len(text) <= characters
 
 
-@pytest.mark.workflow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_gpt_nano_learns_python_within_120_steps() -> None:
     """The demo promises a loss below 2.6 nats per byte within 200 steps, and a sample of printable text."""
