@@ -27,12 +27,10 @@ from raytpu.record.storage import join_url
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
 
-if TYPE_CHECKING:
-    from raytpu.train.replicas.session import ReplicaSession
-
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
     from raytpu.checkpoint import CheckpointStore, Restored
     from raytpu.checkpoint.orbax_store import SaveReport
+    from raytpu.train.replicas.session import ReplicaSession
 
 Announce = Callable[[str, int, Mapping[str, float]], None]
 """Tells Ray Train that a checkpoint is durable: path, step, metrics. Collective."""

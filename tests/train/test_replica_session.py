@@ -126,3 +126,19 @@ def test_when_all_are_lost_the_driver_hears_why(world):
         return False
 
     await_true("the end", over)
+
+
+def test_two_losses_while_a_replica_computes_leave_it_unharmed(world):
+    """It acts on every view in order, also on one of members that are gone when it comes to that."""
+    each = world("a", "b", "c")
+    go_on = threading.Event()
+    each.add("a", before_step=lambda step: step == 5 and go_on.wait(20))
+    each.add("b"), each.add("c")
+    await_true("step 4", lambda: all(host.done == 4 for hosts in each.hosts.values() for host in hosts))
+    for member in ("b", "c"):
+        each.kill(member)
+        await_true(f"{member} to be given up", lambda member=member: member in each.lost)
+    go_on.set()
+    each.join("a")
+
+    assert_exact(each, "a")

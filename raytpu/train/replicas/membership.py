@@ -11,7 +11,7 @@ import faulthandler
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -54,7 +54,8 @@ class Membership:
         self._news = news
         self._changed = threading.Condition()
         self._told: deque[Any] = deque()
-        self._endpoints: Mapping[str, tuple[Endpoint, ...]] = {}
+        self._endpoints: dict[str, tuple[Endpoint, ...]] = {}
+        """Of every member there ever was: a view may be acted on when some of its members are gone."""
         self._started: Started | None = None
         self._end: str | None = None
         self._sending = threading.Lock()
@@ -151,7 +152,7 @@ class Membership:
                     _show_stacks(told.message.reason)
                     continue
                 with self._changed:
-                    self._endpoints = told.endpoints
+                    self._endpoints.update(told.endpoints)
                     self._started = told.started or self._started
                     self._told.append(told.message)
                     self._changed.notify_all()

@@ -134,7 +134,8 @@ class Staff:
                 return
             replica.lost = reason
             self._lost += 1
-            self._failed_starts += not replica.admitted
+            # One in reserve was not to take part: losing it again and again harms nobody.
+            self._failed_starts += not (replica.admitted or replica.reserve)
         living = f"{len(self.living())} of {self.parts} go on"
         self._training.log.write(
             StateChanged(state="replica lost", reason=f"{replica.held.name}: {reason}; {living}")
