@@ -311,6 +311,7 @@ class Bookkeeper:
         growable = {each.id for each in self._ledger.requests if self._growth.hopeful(each.id)}
         work: list[Callable[[], None]] = []
         wanted: list[Wanted] = []
+        given: set[str] = set()
         seen, ledger = self._seen(), self._ledger
         for decision in decide(ledger, seen, now_s, growable=growable):
             match decision:
@@ -337,8 +338,9 @@ class Bookkeeper:
                     self._said.pop(request.id, None)
                     new = self._ledger.lease(request.id)
                     assert new is not None
+                    given |= {process.node_id for process in plan.processes}
                     work.append(partial(self._holdings.place, new, self._view))
-        work.insert(0, partial(self._growth.want, wanted, seen))  # a demand must not be in the way of a grant
+        work.insert(0, partial(self._growth.want, wanted, seen, given))  # what stands there goes first
         # A lease that is over keeps its slices in the ledger until Ray has them back.
         for lease in self._ledger.leases:
             if lease.state == "ending" and lease.id not in self._removing:
@@ -352,6 +354,7 @@ class Bookkeeper:
             self._ledger,
             suspects=self._suspects,
             settling=self._settling.keys(),
+            kept_nodes=self._growth.kept_nodes,
         )
 
     # -- commands --------------------------------------------------------------------------------------

@@ -12,10 +12,15 @@ no such answers; it counts as none.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
 from raytpu.gang import ray_internals
 from raytpu.gang.placement import HOST_CPUS, SLICE_NAME_LABEL, WORKER_ID_LABEL, name_of
@@ -44,8 +49,8 @@ MISFIT_S = 600.0
 """After slices of another shape came. Each attempt costs a slice."""
 
 SERVED_S = 30.0
-"""After a demand was placed, until there is another one for the same request: the book has seen the slice
-before that, and gives it."""
+"""A demand that was placed keeps its hosts this long for its request, which gets them at once as a rule. A
+host that nobody has is idle since it came up, and the autoscaler may take it away at its next pass."""
 
 HEAR_S = 0.5
 """Between two questions to the GCS, which answers with the state of every node; longer where that takes time,
@@ -54,6 +59,10 @@ so that it is 5 % of the book's time at most."""
 SILENT_S = 60.0
 """Without an answer, there is no autoscaler. Its pass takes 5 s by default, and seconds more when Kubernetes
 is slow."""
+
+SEEN_FREE_S = 3.0
+"""Ray shows a host that was given back as in use for up to a second, and the autoscaler refuses what is asked
+to include it."""
 
 IN_FLIGHT_S = 60.0
 """For the cloud to show the nodes that the autoscaler asked for; the pods of a KubeRay cluster are there in a
@@ -85,6 +94,9 @@ class _Standing:
     """A version of the GCS's state in which the group was there and waited."""
     missed_since_s: float | None = None
     """Since when nothing that was accepted is on its way or there."""
+    nodes: frozenset[str] = frozenset()
+    """Ids of those that Ray has placed it on, and which it keeps for its request."""
+    placed_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +116,6 @@ class Growth:
         self._standing: dict[str, _Standing] = {}
         self._rulings: list[_Ruling] = []
         self._hopeless: dict[str, str] = {}
-        self._served: dict[str, float] = {}
         self._serial = 0
         self._autoscaled: bool | None = None
         self._state: ray_internals.AutoscalerState | None = None
@@ -125,8 +136,14 @@ class Growth:
                 topology=each.demand.shape.topology,
             )
             for each in self._standing.values()
+            if not each.nodes
             for _ in range(each.demand.new)
         )
+
+    @property
+    def kept_nodes(self) -> frozenset[str]:
+        """Ids of nodes that are kept from the autoscaler, for whoever the book gives them to."""
+        return frozenset[str]().union(*(each.nodes for each in self._standing.values()))
 
     def possible(self, shape: SliceShape) -> bool:
         """Whether there is an autoscaler to ask, and it has not refused slices of this shape lately."""
@@ -145,7 +162,7 @@ class Growth:
         if request_id in self._hopeless:
             return self._hopeless[request_id]
         standing = self._standing.get(request_id)
-        if standing is None:
+        if standing is None or standing.nodes:
             return ""
         demand = standing.demand
         hosts = demand.shape.hosts
@@ -165,9 +182,17 @@ class Growth:
 
     # -- what is wanted ----------------------------------------------------------------------------------
 
-    def want(self, wanted: Sequence[Wanted], inventory: Inventory) -> None:
-        """Let the autoscaler see what these requests lack, and nothing for any other."""
+    def want(self, wanted: Sequence[Wanted], inventory: Inventory, given: Set[str]) -> None:
+        """Let the autoscaler see what these requests lack, and nothing for any other.
+
+        Args:
+            wanted: requests that wait.
+            inventory: what is there.
+            given: ids of nodes that are about to be placed on.
+        """
         by_id = {each.request.id: each for each in wanted}
+        for request_id in [of for of, standing in self._standing.items() if standing.nodes & given]:
+            self._withdraw(request_id)
         self._hopeless = {of: why for of, why in self._hopeless.items() if of in by_id}
         if not self._standing and not any(each.lacks for each in wanted):
             return
@@ -179,7 +204,6 @@ class Growth:
         if self._state is None:
             return
         self._rulings = [ruling for ruling in self._rulings if ruling.until_s > now_s]
-        self._served = {of: at_s for of, at_s in self._served.items() if now_s - at_s < SERVED_S}
         for request_id in [each for each in self._standing if each not in by_id]:
             self._withdraw(request_id)
         for request_id, standing in list(self._standing.items()):
@@ -192,6 +216,8 @@ class Growth:
         """The demand of one request, as it has to be now."""
         request_id = wanted.request.id
         standing = self._standing.get(request_id)
+        if standing is not None and standing.nodes:
+            return
         rulings = [self._ruling(lack.shape, lack.missing) for lack in wanted.lacks]
         open_lacks = [lack for lack, no in zip(wanted.lacks, rulings, strict=True) if no is None]
         if not open_lacks:
@@ -199,8 +225,6 @@ class Growth:
             self._hopeless[request_id] = "; ".join(dict.fromkeys(no.why for no in rulings if no is not None))
             return
         self._hopeless.pop(request_id, None)
-        if request_id in self._served:
-            return
         lack = open_lacks[0]
         if standing is not None:
             same = [each for each in open_lacks if each.shape == standing.demand.shape]
@@ -244,6 +268,11 @@ class Growth:
         """See what has become of a demand."""
         assert self._state is not None
         demand = standing.demand
+        if standing.nodes:
+            alive = {host.node_id for state in inventory.slices for host in state.hosts if host.alive}
+            if now_s - standing.placed_s > SERVED_S or not standing.nodes <= alive:
+                self._withdraw(request_id)
+            return
         awaited = {each.demand.shape for each in self._standing.values()}
         other = changeling(demand, inventory, awaited)
         if other is not None:
@@ -252,9 +281,10 @@ class Growth:
                 demand, f"Ray's autoscaler has brought up {other.name} instead: a {what}", MISFIT_S
             )
             self._withdraw(request_id)
-        elif standing.group.wait(0.001):  # whoever waits gets slices by name, and this must not be in the way
-            self._withdraw(request_id)
-            self._served[request_id] = now_s
+        elif standing.group.wait(0.001):
+            placed_on = placement_group_table(standing.group)["bundles_to_node_id"].values()
+            standing.nodes, standing.placed_s = frozenset(placed_on), now_s
+            standing.demand = accepted(demand)
         else:
             answer = self._answer(standing)
             if answer is None:
@@ -291,6 +321,10 @@ class Growth:
 
     def _refused(self, standing: _Standing, inventory: Inventory, now_s: float) -> None:
         demand = standing.demand
+        assert self._state is not None
+        if demand.kept and now_s - standing.since_s < SEEN_FREE_S:
+            standing.shown = self._state.version  # heard again after the next pass
+            return
         less = refused(demand)
         if less is not None:
             self._show(less, inventory, now_s)

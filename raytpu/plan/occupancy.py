@@ -20,6 +20,7 @@ def seen_with(
     *,
     suspects: Mapping[str, str],
     settling: Set[str] = frozenset(),
+    kept_nodes: Set[str] = frozenset(),
 ) -> Inventory:
     """The inventory with the marks of the book.
 
@@ -28,6 +29,7 @@ def seen_with(
         ledger: leases and quarantines; those of slices that Ray does not show are left out.
         suspects: reason by node id of hosts that do not answer, although Ray still counts them alive.
         settling: names of slices that a lease left so lately that Ray may not show it yet.
+        kept_nodes: ids of nodes that the book itself has taken, whole, for whoever it will give them to.
     """
     held: dict[str, list[tuple[PlannedSlice, str]]] = {}
     for lease in ledger.leases:
@@ -38,6 +40,8 @@ def seen_with(
     for state in inventory.slices:
         if state.name in settling:
             state = state.vacated()
+        elif kept_nodes:
+            state = state.vacated({host.worker_id for host in state.hosts if host.node_id in kept_nodes})
         if state.name in reasons:
             state = replace(state, quarantined=reasons[state.name])
         if suspects and any(host.node_id in suspects for host in state.hosts):

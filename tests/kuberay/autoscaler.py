@@ -31,6 +31,10 @@ from raytpu.cluster.simulation_plan import SimulationPlan, SlicePlan, host_plan
 from tests.kuberay.cluster import HEAD_GROUP, HEAD_POD, Group, pod_environment
 
 NAME = "ray"
+POD_START_S = 1.5
+"""More than a pass of the autoscaler takes, which therefore sees the pods before their hosts. So it is on
+GKE, where a pass takes 5 s and a TPU pod much longer. Were the hosts there before the next pass, a demand
+that asks for the head on each would look one host short, and one be requested that never comes."""
 _LOOK_S = 0.1
 
 
@@ -150,7 +154,7 @@ class Operator:
             self._api.pods[pod] = _pod(pod, "worker", group.name)
             if group.pods_start:
                 start = partial(self._start, group, slice_name, worker_id, pod)
-                threading.Timer(0 if first else group.later_replicas_s, start).start()
+                threading.Timer(max(POD_START_S, 0 if first else group.later_replicas_s), start).start()
             else:
                 self._api.pods[pod]["status"] = {}
 

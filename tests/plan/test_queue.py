@@ -221,6 +221,19 @@ def test_a_slice_just_given_back_can_be_had_although_ray_still_shows_it_busy():
     assert granted_to(decide(ledger, seen, 1.0)) == {"job": ["slice-0"]}
 
 
+def test_hosts_that_the_book_keeps_from_the_autoscaler_can_be_had():
+    """They came up for somebody who waits, and a host that nobody has is taken away as idle."""
+    ours = slice_state(
+        "slice-0", host_states=(host(0, chips_free=0, node_id="n0"), host(1, chips_free=0, node_id="n1"))
+    )
+    ledger = queue_of(request("job"))
+
+    half = seen_with(Inventory(slices=(ours,)), ledger, suspects={}, kept_nodes={"n0"})
+    assert granted_to(decide(ledger, half, 1.0)) == {}
+    whole = seen_with(Inventory(slices=(ours,)), ledger, suspects={}, kept_nodes={"n0", "n1"})
+    assert granted_to(decide(ledger, whole, 1.0)) == {"job": ["slice-0"]}
+
+
 def test_a_job_that_the_book_does_not_know_is_seen_beside_a_part():
     """Granted chips that a stock Ray job has are never placed, again and again."""
     single = slice_state("single", chips_per_host=8, host_states=(host(0, chips=8, chips_free=4),))
