@@ -239,11 +239,10 @@ class Bookkeeper:
 
     def _host_lost(self, node_id: str, reason: str) -> None:
         for lease in self._ledger.leases:
-            for planned in lease.slices:
-                if lease.state == "held":
-                    for process in planned.processes:
-                        if process.node_id == node_id:
-                            self._slice_lost(lease, planned.name, f"{process.host}: {reason}")
+            for planned in lease.slices if lease.state == "held" else ():
+                for process in planned.processes:
+                    if process.node_id == node_id:
+                        self._slice_lost(lease, planned.name, f"{process.host}: {reason}")
 
     def _slice_lost(self, lease: Lease, slice_name: str, reason: str) -> None:
         """Drop the whole slice: Ray ends what still runs on it, and the owner is told."""
@@ -310,8 +309,7 @@ class Bookkeeper:
         now_s = time.time()
         growable = {each.id for each in self._ledger.requests if self._growth.hopeful(each.id)}
         work: list[Callable[[], None]] = []
-        wanted: list[Wanted] = []
-        given: set[str] = set()
+        wanted, given = list[Wanted](), set[str]()
         seen, ledger = self._seen(), self._ledger
         for decision in decide(ledger, seen, now_s, growable=growable):
             match decision:

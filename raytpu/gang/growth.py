@@ -12,7 +12,7 @@ no such answers; it counts as none.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from ray.util.placement_group import (
@@ -23,7 +23,8 @@ from ray.util.placement_group import (
 )
 
 from raytpu.gang import ray_internals
-from raytpu.gang.placement import HOST_CPUS, SLICE_NAME_LABEL, WORKER_ID_LABEL, name_of
+from raytpu.gang.demand_bundles import bundles, head_of, in_words
+from raytpu.gang.placement import name_of
 from raytpu.plan import Diagnosis, Inventory
 from raytpu.plan.book_view import Growing
 from raytpu.plan.growth import (
@@ -166,7 +167,7 @@ class Growth:
             return ""
         demand = standing.demand
         hosts = demand.shape.hosts
-        words = f"Ray's autoscaler {'brings up' if demand.coming else 'is asked for'} {_more(demand)}"
+        words = f"Ray's autoscaler {'brings up' if demand.coming else 'is asked for'} {in_words(demand)}"
         if hosts > LAUNCHED_AT_ONCE and not (self._state is not None and self._state.starting):
             return (
                 f"{words}, which come if AUTOSCALER_MAX_CONCURRENT_LAUNCHES in its environment is {hosts} or "
@@ -333,8 +334,9 @@ class Growth:
         if demand.asked:  # else what was on its way is gone, and is asked for anew
             self._rule_out(
                 demand,
-                f"Ray's autoscaler cannot add {_more(demand)}: no worker group offers {_head(demand.shape)} "
-                f"with {demand.shape.chips_per_host} chips a host, or its maxReplicas is reached",
+                f"Ray's autoscaler cannot add {in_words(demand)}: no worker group offers "
+                f"{head_of(demand.shape)} with {demand.shape.chips_per_host} chips a host, "
+                "or its maxReplicas is reached",
                 ASK_AGAIN_S,
             )
 
@@ -386,28 +388,3 @@ class Growth:
         standing = self._standing.pop(request_id, None)
         if standing is not None:
             remove_placement_group(standing.group)
-
-
-def _more(demand: Demand) -> str:
-    return f"{demand.new} more {demand.shape} slice{'s' if demand.new > 1 else ''}"
-
-
-def _head(shape: SliceShape) -> str:
-    return f"TPU-{shape.ray_pod_type}-head"
-
-
-def bundles(demand: Demand, inventory: Inventory) -> Iterator[tuple[dict[str, float], dict[str, str]]]:
-    """What is asked of one node each, and its labels."""
-    host = {"CPU": HOST_CPUS, "TPU": float(demand.shape.chips_per_host)}
-    head = {**host, _head(demand.shape): 1.0}
-    for name in demand.kept:
-        state = inventory.slice(name)
-        for each in state.hosts if state is not None else ():
-            if each.alive and each.chips_free == each.chips:
-                at = {SLICE_NAME_LABEL: name, WORKER_ID_LABEL: str(each.worker_id)}
-                yield {**host, "TPU": float(each.chips)}, at
-    new = {SLICE_NAME_LABEL: f"!in({','.join(sorted(demand.known))})"} if demand.known else {}
-    for _ in range(demand.new):
-        yield head, new
-        for _ in range(demand.shape.hosts - 1):
-            yield head if demand.asked else host, new

@@ -14,7 +14,7 @@ from ray.core.generated import autoscaler_pb2 as messages
 from ray.core.generated.common_pb2 import LabelSelectorOperator
 from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
 
-from raytpu.gang.growth import bundles
+from raytpu.gang.demand_bundles import bundles
 from raytpu.plan import Inventory
 from raytpu.plan.growth import Demand, accepted
 from raytpu.plan.ledger import Request
