@@ -13,6 +13,7 @@ from raytpu.lint.findings import Severity as Severity
 from raytpu.lint.findings import fails as fails
 from raytpu.lint.findings import findings_document as findings_document
 from raytpu.lint.findings import render_findings as render_findings
+from raytpu.lint.sarif import sarif_document as sarif_document
 
 __all__ = [
     "Catcher",
@@ -26,4 +27,5 @@ __all__ = [
     "may_define",
     "parse_custom_resources",
     "render_findings",
+    "sarif_document",
 ]

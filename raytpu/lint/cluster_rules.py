@@ -31,7 +31,7 @@ _HOSTS = {
     "v7x": _Host(224, 960, "https://docs.cloud.google.com/tpu/docs/tpu7x"),
 }
 # v6e: https://github.com/ray-project/ray/pull/47803, merged 2024-09; v7x:
-# https://github.com/ray-project/ray/pull/60338, merged 2026-01. Each is the first release branched after that.
+# https://github.com/ray-project/ray/pull/60338, merged 2026-01. Each is the release that followed.
 _FIRST_RELEASE = {"v6e": (2, 38, 0), "v7x": (2, 54, 0)}
 # By feel: no Ray container starts in less; smaller amounts are units that were mistaken.
 _MEMORY_FLOOR_BYTES = 2**25

@@ -101,7 +101,7 @@ def _document(document: Place, crds: CustomResources, unchecked: dict[str, Place
 
 
 def _misspelt(refused: list[Finding]) -> tuple[str, ...]:
-    """Paths of fields that are missing only because they are misspelt or misplaced: one slip is one finding."""
+    """Paths of fields that are only missing because they are misspelt or misplaced: one slip, one finding."""
     meant = []
     for finding in refused:
         if finding.rule != "schema-unknown-field":

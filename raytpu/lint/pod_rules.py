@@ -1,7 +1,7 @@
 """What the API server says of a pod, which is heard only when the operator makes one.
 
-A custom resource is not checked as a pod: `kubectl apply` succeeds, and a Failed… event follows. The rules are
-those of https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/apis/core/validation/validation.go that
+A custom resource is not checked as a pod: `kubectl apply` succeeds, and a Failed… event follows. Of
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/apis/core/validation/validation.go the rules that
 manifests were seen to break.
 """
 

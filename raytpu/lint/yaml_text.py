@@ -78,7 +78,7 @@ def read_documents(text: str) -> Iterator[YamlDocument | NotYaml]:
         # libyaml counts bytes and raises this for broken UTF-8 too; `text` is whole, so the position is near.
         line = text.count("\n", 0, max(0, error.position)) + 1
         yield NotYaml(f"the character U+{_code_point(error.character):04X} is not allowed", line)
-    except _TooLarge as error:
+    except _Unreadable as error:
         yield NotYaml(str(error), error.line)
 
 
@@ -107,7 +107,7 @@ def _code_point(character: Any) -> int:
     return ord(character) if isinstance(character, str) else int(character)
 
 
-class _TooLarge(Exception):
+class _Unreadable(Exception):
     def __init__(self, what: str, line: int) -> None:
         super().__init__(what)
         self.line = line
@@ -141,14 +141,12 @@ class _Builder:
         line = event.start_mark.line + 1
         self._count += 1
         if depth > DEPTH_LIMIT:
-            raise _TooLarge(f"nested more than {DEPTH_LIMIT} levels deep", line)
+            raise _Unreadable(f"nested more than {DEPTH_LIMIT} levels deep", line)
         if self._count > VALUES_LIMIT:
-            raise _TooLarge(f"more than {VALUES_LIMIT} values in one document", line)
+            raise _Unreadable(f"more than {VALUES_LIMIT} values in one document", line)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise yaml.composer.ComposerError(
-                    None, None, f"found undefined alias {event.anchor}", event.start_mark
-                )
+                raise _Unreadable(f"there is no anchor {event.anchor}", line)
             known = self._anchors[event.anchor]
             return _Node(known.value, line, known.children, known.twice)
         if isinstance(event, yaml.ScalarEvent):
@@ -195,9 +193,8 @@ class _Builder:
     def _key(self, event: Any) -> str:
         """Keys are text in JSON: a number or a boolean becomes its JSON spelling."""
         if not isinstance(event, yaml.ScalarEvent):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key that is a mapping, a list or an alias", event.start_mark
-            )
+            what = "a key that is a mapping, a list or an alias ({{…}} of a template?)"
+            raise _Unreadable(what, event.start_mark.line + 1)
         value = _scalar_of(event)
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -207,7 +204,7 @@ class _Builder:
         """Lines by path. Aliases are followed, so the count is held here too."""
         self._count += 1
         if self._count > 2 * VALUES_LIMIT or len(path) > DEPTH_LIMIT:
-            raise _TooLarge("anchors that multiply into too many values", node.line)
+            raise _Unreadable("anchors that multiply into too many values", node.line)
         document.lines[path] = node.line
         document.twice += [TwiceGiven((*path, key), line, first) for key, line, first in node.twice]
         for key, child in node.children.items():
