@@ -38,8 +38,8 @@ def lint(
         str | None,
         typer.Option(
             metavar="DIR|cluster",
-            help="Where the CRDs are, for unknown fields and wrong types: a folder, or the cluster that kubectl "
-            "talks to. Without it: RAYTPU_CRDS, then those last read from a cluster.",
+            help="CRDs, for unknown fields and wrong types: of a folder, or of the cluster that kubectl "
+            "talks to. Without it: of RAYTPU_CRDS, then those last read from a cluster.",
             show_default=False,
         ),
     ] = None,
@@ -50,8 +50,8 @@ def lint(
 ) -> None:
     """Check KubeRay manifests: schema, operator, TPU webhook, and what nobody else checks.
 
-    Each finding says what to write and who would have told otherwise. Kinds of others are left alone. Exit code 5
-    for errors; with --strict for warnings, too. A comment `# raytpu: ignore=RULE` keeps a line's findings quiet.
+    Each finding says what to write and who would have told otherwise. Kinds of others are left alone. Exit
+    code 5 for errors; with --strict for warnings, too. A comment `# raytpu: ignore=RULE` silences its line.
     """
     from raytpu.lint import fails, lint_text
 

@@ -40,9 +40,14 @@ def _listed() -> list[dict[str, Any]]:
     import urllib3.exceptions
 
     try:
-        kubernetes.config.load_config()
+        try:
+            kubernetes.config.load_kube_config()
+        except kubernetes.config.ConfigException:
+            kubernetes.config.load_incluster_config()
     except kubernetes.config.ConfigException as error:
-        raise WrongRequest(f"no cluster to read CRDs from: {error}; name a folder: --crds DIR") from error
+        raise WrongRequest(
+            f"no kubeconfig, and not in a pod ({error}); name a folder of CRDs: --crds DIR"
+        ) from error
     with kubernetes.client.ApiClient() as client:
         client.configuration.retries = False
         api = kubernetes.client.ApiextensionsV1Api(client)

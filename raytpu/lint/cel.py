@@ -1,8 +1,8 @@
 """The part of CEL (Common Expression Language) that the rules of CRDs are written in.
 
 Literals, fields, indices, ``! - * / + == != < <= > >= in && || ?:``, ``has()``, ``size()``, ``all``,
-``exists``, ``exists_one``, ``filter``, ``map``, ``contains``, ``startsWith``, ``endsWith``, ``matches``. What is
-beyond raises ``UnsupportedCel`` instead of guessing. Covers every rule of KubeRay 1.7 and Kueue 0.19 that
+``exists``, ``exists_one``, ``filter``, ``map``, ``contains``, ``startsWith``, ``endsWith``, ``matches``. What
+is beyond raises ``UnsupportedCel`` instead of guessing. Covers every rule of KubeRay 1.7 and Kueue 0.19 that
 does not compare with an older object. https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """
 

@@ -23,6 +23,21 @@ def check_multislice(cluster: RayCluster) -> Iterator[Finding]:
             yield from _by_hand(group, variables)
             if _SLICES in variables:
                 yield from _number_of_slices(cluster, group, groups, variables[_SLICES])
+        yield from _independent(group)
+
+
+def _independent(group: Group) -> Iterator[Finding]:
+    slices = group.count("replicas") or 0
+    if slices > 1 and group.chips and not any(_SLICES in dict(environment(c)) for c in group.pod.containers):
+        yield group.place.at("replicas").finding(
+            "multislice-unset",
+            Severity.INFO,
+            f"{slices} slices without {_SLICES}: the webhook then adds no MEGASCALE_* variables",
+            fix=f'env: [{{name: {_SLICES}, value: "{slices}"}}] if one program spans them, unless raytpu or '
+            "Ray's JaxTrainer runs it",
+            caught_by=Catcher.NOBODY,
+            when="each slice runs a program of its own",
+        )
 
 
 def _by_hand(group: Group, variables: dict[str, Place]) -> Iterator[Finding]:

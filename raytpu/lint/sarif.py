@@ -33,12 +33,13 @@ def sarif_document(findings: Sequence[Finding], *, version: str) -> dict[str, An
 
 def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
     path = f"{finding.path}: " if finding.path else ""
+    consequence = finding.consequence[0].upper() + finding.consequence[1:]
     return {
         "ruleId": finding.rule,
         "ruleIndex": rules.index(finding.rule),
         "level": _LEVELS[finding.severity],
         "message": {
-            "text": f"{path}{finding.what}. Write: {finding.fix}. Otherwise {finding.consequence}.",
+            "text": f"{path}{finding.what}. Write: {finding.fix}. {consequence}.",
         },
         "locations": [
             {

@@ -210,7 +210,8 @@ def _unknown_label(accelerator: Place, label: str) -> Finding:
             caught_by=Catcher.NOBODY,
             when="the pods stay Pending if they do not agree",
         )
-    meant = raytpu_name(label)
+    named = next((part for part in re.split(r"[-_]", label.lower()) if part in GENERATIONS), None)
+    meant = named or raytpu_name(label)
     close = get_close_matches(label.lower(), _BY_LABEL, n=1, cutoff=0.6)
     value = GENERATIONS[meant].gke_accelerator if meant else close[0] if close else " or ".join(_BY_LABEL)
     what = f"{in_words(label)} is no accelerator of GKE"

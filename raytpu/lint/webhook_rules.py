@@ -1,7 +1,7 @@
 """GKE's TPU webhook, as it decides when a RayCluster is created.
 
-Written from https://github.com/ai-on-gke/kuberay-tpu-webhook/blob/ef658db/main.go (validateRayCluster); release
-1.3.5 was seen to do the same. It compares the hosts with chips ÷ chips of a pod, and nothing else.
+From https://github.com/ai-on-gke/kuberay-tpu-webhook/blob/ef658db/main.go (validateRayCluster); release 1.3.5
+was seen to do the same. It compares the hosts with chips ÷ chips of a pod, and nothing else.
 """
 
 from __future__ import annotations

@@ -134,6 +134,7 @@ class _Builder:
     def document(self) -> YamlDocument:
         root = self._node(next(self._events), 0)
         document = YamlDocument(root.value, {})
+        self._count = 0
         self._collect(root, (), document)
         return document
 
@@ -203,7 +204,7 @@ class _Builder:
     def _collect(self, node: _Node, path: Path, document: YamlDocument) -> None:
         """Lines by path. Aliases are followed, so the count is held here too."""
         self._count += 1
-        if self._count > 2 * VALUES_LIMIT or len(path) > DEPTH_LIMIT:
+        if self._count > VALUES_LIMIT or len(path) > DEPTH_LIMIT:
             raise _Unreadable("anchors that multiply into too many values", node.line)
         document.lines[path] = node.line
         document.twice += [TwiceGiven((*path, key), line, first) for key, line, first in node.twice]
