@@ -29,7 +29,7 @@ def check_service(document: Place, cluster: RayCluster | None) -> Iterator[Findi
     refuses = Refuses("RayService")
     yield from _upgrade(document.at("spec"), refuses)
     yield from _serve_config(document.at("spec", "serveConfigV2"), cluster)
-    if cluster is not None:
+    if cluster is not None and not document.at("spec", "serveService").is_there:
         yield from _port(cluster)
 
 
@@ -114,12 +114,14 @@ def _actors(config: Place, serve: Place, cluster: RayCluster) -> Iterator[Findin
 
 
 def _port(cluster: RayCluster) -> Iterator[Finding]:
+    """A head that names ports must name one for Serve; of one that names none, KubeRay adds the usual."""
     containers = cluster.head.pod.containers
     if not containers:
         return
     ports = containers[0].at("ports")
-    if all(port.at("name").text != "serve" for port in ports.items()):
-        what = "the head's container has no port named serve"
+    names = [port.at("name").text or "" for port in ports.items()]
+    if names and not any(name == "serve" or name.startswith("serve-") for name in names):
+        what = "the head's container names ports, but none serve"
         yield _stuck(ports, "service-port", what, "- {containerPort: 8000, name: serve} in the head's ports")
 
 

@@ -59,6 +59,8 @@ def mutated(text: str, chance: random.Random) -> str:
     document = yaml.load(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
     for _ in range(chance.randint(1, 5)):
         found = places(document)
+        if not found:
+            break
         holder, key = chance.choice(found)
         match chance.randrange(4):
             case 0:

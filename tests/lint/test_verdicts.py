@@ -51,7 +51,7 @@ THE_MISTAKE = {
     "spot-long-grace.yaml": "a grace period of 300 s on spot nodes",
     "startparams-tpu-resource.yaml": "these quotes are lost",
     "suspend-group-no-gate.yaml": "is suspended",
-    "svc-no-serve-port.yaml": "no port named serve",
+    "svc-no-serve-port.yaml": "names ports, but none serve",
     "tpu-in-init.yaml": "asked for by container init-tpu",
     "tpu-qty-zero.yaml": "google.com/tpu is 0",
     "tpu-resource-typo.yaml": "cloud.google.com/tpu is no resource",
