@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from raytpu.lint.findings import Catcher, Finding, Severity
-from raytpu.lint.places import Place, is_template
+from raytpu.lint.places import Place
 from raytpu.lint.ray_documents import GROUP, RAY_KINDS
 from raytpu.lint.schema import in_words
 
@@ -105,8 +105,6 @@ def _texts(place: Place) -> Iterator[Finding]:
 
 
 def _refused(place: Place, rule: str, what: str, fix: str) -> Finding:
-    if is_template(place.value):
-        fix = "substitute the template first: `envsubst < FILE | raytpu lint -`"
     return place.finding(rule, Severity.ERROR, what, fix=fix, caught_by=Catcher.SERVER, when=_REFUSES)
 
 

@@ -64,7 +64,12 @@ class Place:
     def finding(
         self, rule: str, severity: Severity, what: str, *, fix: str, caught_by: Catcher, when: str
     ) -> Finding:
-        """A finding about this place."""
+        """A finding about this place; of what is refused, only a warning while the value is a template."""
+        if caught_by is Catcher.SERVER and is_template(self.value):
+            severity, fix = (
+                Severity.WARNING,
+                "substitute the template first: `envsubst < FILE | raytpu lint -`",
+            )
         return Finding(
             file=self.file,
             line=self.line,
@@ -78,6 +83,7 @@ class Place:
         )
 
 
+_TEMPLATE = re.compile(r"\$\{|\$[A-Z_]|\{\{")
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 
@@ -96,4 +102,4 @@ def dotted(path: Path) -> str:
 
 def is_template(value: object) -> bool:
     """Whether a value still waits for envsubst or another template engine."""
-    return isinstance(value, str) and ("${" in value or "{{" in value)
+    return isinstance(value, str) and _TEMPLATE.search(value) is not None

@@ -184,7 +184,8 @@ def _elsewhere(pod: Pod) -> Iterator[Finding]:
     """Names of objects that a file cannot show to exist."""
     priority, account = pod.spec.at("priorityClassName"), pod.spec.at("serviceAccountName")
     for place, kind in ((priority, "priorityclass"), (account, "serviceaccount")):
-        if place.text and not place.text.startswith("system-") and place.text != "default":
+        known = place.text == "default" or (place.text or "").startswith("system-")
+        if place.text and not known and not is_template(place.text):
             yield place.finding(
                 "live",
                 Severity.INFO,

@@ -15,7 +15,7 @@ from typing import Any
 
 from raytpu.lint.cel import CelError, UnsupportedCel, evaluate
 from raytpu.lint.findings import Catcher, Finding, Severity
-from raytpu.lint.places import Place, dotted, is_template
+from raytpu.lint.places import Place, dotted
 from raytpu.lint.yaml_text import Path
 
 Schema = Mapping[str, Any]
@@ -46,8 +46,6 @@ def check_schema(place: Place, schema: Schema) -> Iterator[Finding]:
 
 
 def _refused(place: Place, rule: str, what: str, fix: str) -> Finding:
-    if is_template(place.value):
-        fix = "substitute the template first: `envsubst < FILE | raytpu lint -`"
     return place.finding(rule, Severity.ERROR, what, fix=fix, caught_by=Catcher.SERVER, when=_REFUSES)
 
 
