@@ -37,8 +37,19 @@ def lint_text(text: str, *, file: str = "-", crds: CustomResources | None = None
     """
     found = list(_found(text, file, crds or CustomResources()))
     lines = text.splitlines()
-    kept = [finding for finding in dict.fromkeys(found) if finding.rule not in _ignored(lines, finding.line)]
+    kept = [each for each in _said_once(found) if each.rule not in _ignored(lines, each.line)]
     return tuple(sorted(kept, key=lambda each: (each.line, _SEVERITIES.index(each.severity), each.path)))
+
+
+def _said_once(found: list[Finding]) -> Iterator[Finding]:
+    """Without repetitions; an info about something outside of the file is one, wherever it is named."""
+    infos = set()
+    for finding in dict.fromkeys(found):
+        if finding.severity is Severity.INFO:
+            if (finding.rule, finding.what) in infos:
+                continue
+            infos.add((finding.rule, finding.what))
+        yield finding
 
 
 def _ignored(lines: list[str], line: int) -> set[str]:

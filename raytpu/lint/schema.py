@@ -213,7 +213,17 @@ def _string(place: Place, schema: Schema) -> Iterator[Finding]:
     pattern = schema.get("pattern")
     if pattern is None:
         return
-    if len(value) > _PATTERN_LIMIT or not _compiled(pattern).search(value):
+    compiled = _compiled(pattern)
+    if compiled is None:
+        yield place.finding(
+            "schema-rule-unknown",
+            Severity.INFO,
+            f"the form of the text was not checked: Python cannot read the pattern {pattern}",
+            fix="nothing",
+            caught_by=Catcher.SERVER,
+            when=_NOT_ASKED,
+        )
+    elif len(value) > _PATTERN_LIMIT or not compiled.search(value):
         quantity = "numkMGTPE" in pattern
         what = f"{in_words(value)} is not a quantity" if quantity else f"{in_words(value)} has the wrong form"
         yield _refused(
@@ -229,10 +239,17 @@ def _quantity_fix(value: str) -> str:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Go's pattern for Python; ``None`` where the two languages differ."""
     # Go's `$` is the end of the text; Python's also comes before a last newline.
     exact = pattern[:-1] + r"\Z" if pattern.endswith("$") and not pattern.endswith(r"\$") else pattern
-    return re.compile(exact)
+    flags = re.match(r"(\^?)(\(\?[ims]+\))", exact)  # Go takes flags anywhere, Python at the start
+    if flags is not None:
+        exact = f"{flags[2]}{flags[1]}{exact[flags.end() :]}"
+    try:
+        return re.compile(exact)
+    except re.error:
+        return None
 
 
 def _number(place: Place, schema: Schema) -> Iterator[Finding]:

@@ -44,6 +44,8 @@ SPEC: dict[str, Any] = {
             "properties": {"a": {"type": "string"}, "b": {"type": "string", "default": "x"}},
             "x-kubernetes-validations": [{"rule": "!has(self.a) || self.a != self.b", "message": "a is b"}],
         },
+        "size": {"type": "string", "pattern": "^(?i)(small|large)$"},
+        "posix": {"type": "string", "pattern": "^[a-z]\\z(?i)$"},
         "odd": {"type": "string", "x-kubernetes-validations": [{"rule": "url(self).getHost() == 'x'"}]},
     },
 }
@@ -80,6 +82,7 @@ def found_in(spec: str) -> list[Finding]:
         "{hosts: 1, memory: 16, labels: {a: b}, any: {x: [1]}}",
         "{hosts: 1, mode: null, ports: [{port: 1}, {port: 1, protocol: UDP}]}",
         "{hosts: 1, pair: {a: z}}",
+        "{hosts: 1, size: Large}",
     ],
 )
 def test_what_the_schema_allows_passes(spec: str) -> None:
@@ -99,6 +102,7 @@ def test_what_the_schema_allows_passes(spec: str) -> None:
         ("{hosts: 1, mode: fast}", "schema-enum", "spec.mode", "mode: Fast"),
         ("{hosts: 1, labels: {a: yes}}", "schema-type", "spec.labels.a", 'a: "true", in quotes'),
         ("{hosts: 1, memory: 16GB}", "schema-pattern", "spec.memory", "text as ^"),
+        ("{hosts: 1, size: Larger}", "schema-pattern", "spec.size", "text as ^"),
         ("{hosts: 1, memory: 0.5}", "schema-type", "spec.memory", 'memory: "0.5", in quotes'),
         (
             "{hosts: 1, ports: [{port: 1}, {port: 1, protocol: TCP}]}",
@@ -137,9 +141,10 @@ def test_a_value_that_is_still_a_template_is_a_warning(value: str) -> None:
     assert "envsubst" in found[0].fix
 
 
-def test_a_rule_that_cannot_be_evaluated_is_told_and_not_guessed() -> None:
+@pytest.mark.parametrize("field", ["odd", "posix"])
+def test_a_rule_that_cannot_be_evaluated_is_told_and_not_guessed(field: str) -> None:
     """Silence would read as a pass."""
-    assert [(each.rule, each.severity) for each in found_in("{hosts: 1, odd: x}")] == [
+    assert [(each.rule, each.severity) for each in found_in(f"{{hosts: 1, {field}: x}}")] == [
         ("schema-rule-unknown", Severity.INFO)
     ]
 

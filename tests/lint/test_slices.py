@@ -102,6 +102,20 @@ def test_names_that_outgrow_a_hostname_are_told_with_the_limit() -> None:
     assert wrong(V6E.replace("groupName: tpu", f"groupName: {'g' * 57}")) == []
 
 
+def test_an_info_is_said_once_a_file() -> None:
+    """Each group names the same service account."""
+    pod = "        serviceAccountName: trainer\n        nodeSelector:"
+    text = V6E.replace("        nodeSelector:", pod)
+    text = text.replace(
+        "      spec:\n        containers:",
+        "      spec:\n        serviceAccountName: trainer\n        containers:",
+        1,
+    )
+
+    assert text.count("serviceAccountName") == 2
+    assert [each.rule for each in lint_text(text) if "trainer" in each.what] == ["live"]
+
+
 def test_a_comment_on_the_line_silences_a_rule_there_and_nowhere_else() -> None:
     """Without it one false alarm makes a team drop the check."""
     text = V6E.replace("numOfHosts: 4", "numOfHosts: 2  # raytpu: ignore=tpu-hosts")
