@@ -289,10 +289,16 @@ def _operate(sign: str, left: Any, right: Any) -> Any:
             case "*":
                 return left * right
             case "/":
-                return left / right if isinstance(left, float) else int(left / right)
-    except (TypeError, ZeroDivisionError) as error:
+                return left / right if isinstance(left, float) else _divided(left, right)
+    except (TypeError, ArithmeticError) as error:
         raise CelError(f"{sign} does not apply: {error}") from error
     raise UnsupportedCel(f"the operator {sign} is not known")
+
+
+def _divided(left: int, right: int) -> int:
+    """Towards zero, as CEL does."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def _size(value: Any) -> int:

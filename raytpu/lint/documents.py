@@ -9,7 +9,7 @@ from dataclasses import replace
 from raytpu.lint.cluster_rules import check_cluster
 from raytpu.lint.custom_resources import CustomResources
 from raytpu.lint.findings import Catcher, Finding, Severity
-from raytpu.lint.job_rules import check_job
+from raytpu.lint.job_rules import check_job, check_queue
 from raytpu.lint.metadata_rules import check_kind, check_metadata
 from raytpu.lint.multislice_rules import check_multislice
 from raytpu.lint.operator_rules import check_operator
@@ -105,7 +105,7 @@ def _document(document: Place, crds: CustomResources, unchecked: dict[str, Place
         found += [*slices, *check_webhook(cluster, slices), *check_multislice(cluster)]
         found += [*check_operator(cluster), *check_cluster(cluster)]
     if job is not None:
-        found += check_job(job, document.at("kind").text or "")
+        found += [*check_job(job, document.at("kind").text or ""), *check_queue(document)]
     if document.at("kind").text == "RayService":
         found += check_service(document, cluster)
     yield from (each for each in found if not each.path.startswith(meant))

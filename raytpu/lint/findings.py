@@ -45,7 +45,7 @@ class Finding:
     path: str
     """Such as ``spec.workerGroupSpecs[0].numOfHosts``; empty for the document itself."""
     rule: str
-    """A key of ``RULES``, stable: comments that ignore it and tools that read JSON or SARIF name it."""
+    """Its short name, which stays: comments that ignore it and tools that read JSON or SARIF use it."""
     severity: Severity
     what: str
     """What is wrong, in one sentence."""

@@ -18,6 +18,25 @@ from raytpu.lint.yaml_text import NotYaml, read_documents
 _MODES = ("K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode")
 
 
+def check_queue(document: Place) -> Iterator[Finding]:
+    """What Kueue's webhook refuses of a RayJob in a queue.
+
+    https://github.com/kubernetes-sigs/kueue/blob/v0.19.2/pkg/controller/jobs/rayjob/rayjob_webhook.go
+    """
+    queue = document.at("metadata", "labels", "kueue.x-k8s.io/queue-name")
+    shuts_down = document.at("spec", "shutdownAfterJobFinishes")
+    selects = document.at("spec", "clusterSelector").value
+    if document.at("kind").text == "RayJob" and queue.value and not selects and shuts_down.value is not True:
+        yield shuts_down.finding(
+            "job-queue",
+            Severity.ERROR,
+            "a RayJob in a Kueue queue must give its cluster back when it is done",
+            fix="shutdownAfterJobFinishes: true",
+            caught_by=Catcher.SERVER,
+            when="Kueue's webhook refuses `kubectl apply`",
+        )
+
+
 def check_job(job: Place, kind: str) -> Iterator[Finding]:
     """Everything wrong with a RayJobSpec, except in its cluster."""
     if not isinstance(job.value, dict):

@@ -47,8 +47,9 @@ def check_slices(cluster: RayCluster) -> Iterator[Finding]:
                 caught = (Catcher.WEBHOOK, when_refused(cluster, refused.said))
             yield from _group(group, caught)
     yield from _resource_names(cluster.head)
-    if any(chips_of(container) for container in cluster.head.pod.containers):
-        place = cluster.head.pod.containers[0].at("resources", "limits", TPU)
+    asking = next((each for each in cluster.head.pod.containers if chips_of(each)), None)
+    if asking is not None:
+        place = next(amount for amount in reversed(tpu_amounts(asking)) if amount.is_there)
         yield place.finding(
             "tpu-head",
             Severity.WARNING,

@@ -17,6 +17,9 @@ from raytpu.lint.ray_documents import TOPOLOGY_LABEL, Group, RayCluster
 MISMATCH = "Number of workers in worker group not equal to specified topology"
 NO_REASON = "InternalError: Failed to validate RayCluster"
 
+# More would overflow Go's int: what its product is then is no use to anybody.
+_AXES_LIMIT = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -41,10 +44,12 @@ def refusal(group: Group) -> Refusal | None:
         return Refusal(NO_REASON, f"the node selector has no {TOPOLOGY_LABEL}", label)
     if not all(re.fullmatch(r"[+-]?[0-9]{1,9}", size) for size in sizes):
         return Refusal(NO_REASON, f"{label.text} is no topology", label)
+    if len(sizes) > _AXES_LIMIT:
+        return Refusal(MISMATCH, f"a topology has no {len(sizes)} axes", label)
     total = 1
     for size in sizes:
         total *= int(size)
-    expected = max(int(total / chips), 1)  # Go divides towards zero
+    expected = max(total // chips if total > 0 else 0, 1)
     if expected == hosts:
         return None
     why = f"{label.text} with {chips} chips a pod is {expected} host(s), numOfHosts is {hosts}"

@@ -20,6 +20,10 @@ CRDS = Path(
 )
 
 
+READS_CRDS = pytest.mark.timeout(60)
+"""Of modules whose first test reads the CRDs: 1 s alone, 4 s on a busy machine."""
+
+
 @cache
 def verdicts() -> tuple[dict[str, Any], ...]:
     """What a real API server, webhook and operator said of each case."""
@@ -30,9 +34,13 @@ def case(name: str) -> str:
     return (CASES / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-@cache
 def known_crds(kinds: tuple[str, ...] = KINDS) -> CustomResources | None:
     """The CRDs of KubeRay and Kueue, or ``None``: the repository does not hold them."""
+    return _read_once(kinds)
+
+
+@cache
+def _read_once(kinds: tuple[str, ...]) -> CustomResources | None:
     files = sorted(CRDS.glob("*.yaml")) if CRDS.is_dir() else []
     texts = ((file.name, file.read_text(encoding="utf-8")) for file in files)
     return parse_custom_resources(each for each in texts if may_define(each[1], kinds)) if files else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raytpu.lint import Catcher, lint_text
-from tests.lint.manifests import V6E, case, known_crds, serious
+from tests.lint.manifests import READS_CRDS, V6E, case, known_crds, serious
+
+pytestmark = READS_CRDS
 
 SERVICE, JOB = case("ok-svc-v5e"), case("ok-job-sidecar")
 SERVE_PORT = "          - containerPort: 8000\n              name: serve\n"
@@ -99,3 +101,12 @@ def test_what_is_right_passes(old: str, new: str) -> None:
     """Each is what `raytpu render` or a careful person writes."""
     assert old in V6E
     assert rules(V6E.replace(old, new, 1)) == set()
+
+
+def test_a_job_in_a_queue_must_give_its_cluster_back() -> None:
+    """Kueue would never have the quota back."""
+    queued = JOB.replace("  name: ok-job-sidecar", "  name: a\n  labels: {kueue.x-k8s.io/queue-name: tpu}")
+    kept = queued.replace("  shutdownAfterJobFinishes: true\n  ttlSecondsAfterFinished: 60\n", "")
+
+    assert rules(queued) == set()
+    assert rules(kept) == {("job-queue", Catcher.SERVER)}

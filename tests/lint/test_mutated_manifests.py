@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from raytpu.lint import lint_text
-from tests.lint.manifests import CASES, known_crds, verdicts
+from raytpu.lint import Severity, lint_text
+from tests.lint.manifests import CASES, READS_CRDS, cluster, known_crds, verdicts
+
+pytestmark = READS_CRDS
 
 ODD = (
     None,
@@ -100,11 +102,19 @@ def test_no_mutated_manifest_takes_lint_down() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_ten_thousand_mutated_manifests_do_not_take_lint_down() -> None:
     """As above, with more chance."""
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     lint_mutated(10_000, seed=seed)
+
+
+def test_a_topology_with_a_thousand_axes_is_only_wrong() -> None:
+    """Products of that size overflow a float."""
+    found = lint_text(cluster("tpu-v6e-slice", "x".join(["999999999"] * 1000), 4, 4))
+
+    assert Severity.ERROR in {each.severity for each in found}
 
 
 def test_a_hundred_documents_are_linted_within_two_seconds() -> None:

@@ -17,7 +17,9 @@ from raytpu.lint import (
     may_define,
     parse_custom_resources,
 )
-from tests.lint.manifests import V6E, crds_or_skip
+from tests.lint.manifests import READS_CRDS, V6E, crds_or_skip
+
+pytestmark = READS_CRDS
 
 SPEC: dict[str, Any] = {
     "type": "object",

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from raytpu.lint import Catcher, Severity, lint_text
-from tests.lint.manifests import CASES, crds_or_skip, known_crds, serious, verdicts
+from tests.lint.manifests import CASES, READS_CRDS, crds_or_skip, known_crds, serious, verdicts
+
+pytestmark = READS_CRDS
 
 ONLY_THE_CLUSTER_KNOWS = {
     "job-selector-missing-cluster.yaml": "kubectl get raycluster gone",
