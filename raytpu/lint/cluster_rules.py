@@ -91,7 +91,9 @@ def _replicas(group: Group, cluster: RayCluster) -> Iterator[Finding]:
         field, bound = ("minReplicas", low) if replicas < low else ("maxReplicas", high)
         what = f"replicas is {replicas}, {field} {bound}: KubeRay makes {bound} without a word"
         fix = f"replicas: {bound}, or {field}: {replicas}"
-        yield _nobody(place, "replicas", Severity.WARNING, what, fix, "somebody counts the slices")
+        yield _nobody(
+            place, "replicas", Severity.WARNING, what, fix, "there are other slices than the file says"
+        )
     if high == 0:
         what = f"maxReplicas is 0: {group.name} never has a slice"
         where = group.place.at("maxReplicas")
@@ -106,7 +108,7 @@ def _replicas(group: Group, cluster: RayCluster) -> Iterator[Finding]:
     if hosts > 1 and replicas == hosts and group.is_for_tpus:
         what = f"{replicas} slices of {hosts} hosts: replicas counts slices, numOfHosts the hosts of one"
         fix = "replicas: 1 if one slice is meant; nothing otherwise"
-        yield _nobody(place, "replicas-meaning", Severity.INFO, what, fix, "the bill")
+        yield _nobody(place, "replicas-meaning", Severity.INFO, what, fix, "each of them is paid for")
 
 
 def _scheduling(group: Group) -> Iterator[Finding]:
@@ -194,7 +196,7 @@ def _versions(cluster: RayCluster) -> Iterator[Finding]:
     head = image_release(heads[0]) if heads else None
     for group in cluster.workers:
         for container in group.pod.containers[:1]:
-            yield from _image(group, container, head, declared)
+            yield from _image(group, container, heads, declared)
     known = release(declared.text)
     if heads and head is not None and known is not None and known != head:
         what = f"rayVersion is {declared.text}, the head's image {heads[0].at('image').text}"
@@ -203,15 +205,15 @@ def _versions(cluster: RayCluster) -> Iterator[Finding]:
         yield _nobody(declared, "ray-version", Severity.WARNING, what, fix, when)
 
 
-def _image(
-    group: Group, container: Place, head: tuple[int, int, int] | None, declared: Place
-) -> Iterator[Finding]:
+def _image(group: Group, container: Place, heads: list[Place], declared: Place) -> Iterator[Finding]:
     image, found = container.at("image"), image_release(container)
     if found is None:
         return
+    head = image_release(heads[0]) if heads else None
+    head_image = heads[0].at("image").value if heads else None
     if head is not None and found != head:
         what = f"{group.name} runs Ray {_dots(found)}, the head {_dots(head)}; they cannot join"
-        fix = f"image: rayproject/ray:{_dots(head)}…, as the head"
+        fix = f"image: {head_image}, as the head"
         yield _nobody(image, "ray-version", Severity.ERROR, what, fix, "the workers restart for ever")
     elif head is None and release(declared.text) not in (None, found):
         what = f"{group.name} runs Ray {_dots(found)}, rayVersion is {declared.text}"

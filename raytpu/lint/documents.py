@@ -96,8 +96,8 @@ def _document(document: Place, crds: CustomResources, unchecked: dict[str, Place
     yield from check_kind(document)
     yield from check_metadata(document)
     refused = list(_schema(document, crds, unchecked))
-    yield from refused
     meant = _misspelt(refused)
+    yield from (each for each in refused if each.rule != "schema-required" or each.path not in meant)
     cluster, job = ray_cluster(document), ray_job(document)
     found: list[Finding] = []
     if cluster is not None:
@@ -168,7 +168,7 @@ def _twice(root: Place, path: tuple[str | int, ...], line: int, first: int) -> F
             f"{path[-1]} is given twice, first on line {first}; the last one counts",
             fix="one of the two",
             caught_by=Catcher.NOBODY,
-            when="somebody wonders why a value has no effect",
+            when="the first value has no effect",
         ),
         line=line,
     )

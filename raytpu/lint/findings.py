@@ -53,13 +53,13 @@ class Finding:
     """What to write instead."""
     caught_by: Catcher
     when: str
-    """How that layer tells, or until when nobody does."""
+    """How that layer tells; where none does, what happens."""
 
     @property
     def consequence(self) -> str:
         """Who would have noticed it, and when."""
         if self.caught_by is Catcher.NOBODY:
-            return f"nobody else tells: {self.when}"
+            return f"nobody else tells, and {self.when}"
         return f"{_CATCHERS[self.caught_by]} would tell: {self.when}"
 
 

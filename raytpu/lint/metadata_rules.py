@@ -57,7 +57,7 @@ def _name(name: Place, kind: str) -> Iterator[Finding]:
             Severity.ERROR,
             f"the name has {len(text)} characters; of a {kind} it may have {limit}, because names of "
             "services and pods grow from it",
-            fix=f"a name of at most {limit} characters, such as {text[:limit].rstrip('-')}",
+            fix=f"name: at most {limit} characters, such as {text[:limit].rstrip('-')}",
             caught_by=Catcher.OPERATOR,
             when=f"`kubectl apply` succeeds; a {event} event follows and nothing is made",
         )
@@ -124,7 +124,7 @@ def check_kind(document: Place) -> Iterator[Finding]:
                 "ray.io/v1alpha1 has no numOfHosts, which multi-host slices need, and KubeRay 1.9 drops it",
                 fix="apiVersion: ray.io/v1",
                 caught_by=Catcher.NOBODY,
-                when="until KubeRay is upgraded",
+                when="the next KubeRay but one refuses it",
             )
         elif version.text != f"{GROUP}/v1":
             yield _refused(version, "api-version", f"there is no {version.text}", "apiVersion: ray.io/v1")
@@ -137,5 +137,5 @@ def check_kind(document: Place) -> Iterator[Finding]:
             "kueue.x-k8s.io/v1beta1 is deprecated",
             fix="apiVersion: kueue.x-k8s.io/v1beta2",
             caught_by=Catcher.NOBODY,
-            when="until Kueue is upgraded",
+            when="a later Kueue refuses it",
         )

@@ -86,7 +86,7 @@ def _number_of_slices(
         )
         yield _wrong(variable, what, f"one group with replicas: {wanted}")
         return
-    what = f"{_SLICES} is {wanted}, but {group.name} has {replicas} slice(s) (replicas)"
+    what = f"{_SLICES} is {wanted}, but {group.name} has replicas: {replicas}"
     yield _wrong(variable, what, f'replicas: {wanted}, or {_SLICES} as "{replicas}"')
 
 

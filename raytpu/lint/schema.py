@@ -234,7 +234,7 @@ def _string(place: Place, schema: Schema) -> Iterator[Finding]:
 def _quantity_fix(value: str) -> str:
     match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kKmMgGtT])i?[bB]?", value.strip())
     if match:
-        return f"{match[1]}{match[2].upper()}i"
+        return f"{match[1]}{match[2].upper()}i, as Kubernetes writes units"
     return "a number with an optional unit, such as 4, 500m, 16Gi or 40G"
 
 

@@ -56,7 +56,7 @@ def check_slices(cluster: RayCluster) -> Iterator[Finding]:
             "the head asks for TPU chips: it takes a host of its own slice, and a lost head is a lost slice",
             fix=f"no {TPU} and no TPU node selector on the head; a CPU node pool does",
             caught_by=Catcher.NOBODY,
-            when="until the bill, or the first maintenance of that host",
+            when="maintenance of that host takes the whole cluster",
         )
 
 
@@ -184,7 +184,7 @@ def _labels(group: Group, accelerator: Place, topology: Place, caught: Caught) -
         return
     if not accelerator.is_there:
         choices = _with_topology(topology.text)
-        fix = f"{ACCELERATOR_LABEL}: {' or '.join(choices)}" if choices else f"{ACCELERATOR_LABEL}: …"
+        fix = f"{ACCELERATOR_LABEL}: {' or '.join(choices or _BY_LABEL)}"
         any_pool = (Catcher.NOBODY, "the pods take whatever TPU nodes fit, of any generation")
         at_fault = any_pool if caught[0] is Catcher.NOBODY else caught
         what = f"{group.name} asks for TPU chips without saying of which generation"
@@ -194,9 +194,11 @@ def _labels(group: Group, accelerator: Place, topology: Place, caught: Caught) -
     if not topology.is_there:
         what = f"{group.name} asks for TPU chips without a topology"
         generation = _BY_LABEL.get(accelerator.text or "", "v6e")
-        some = next((s for s in slice_shapes(generation) if s.hosts == group.count("numOfHosts")), None)
-        fix = f"{TOPOLOGY_LABEL}: {some.topology if some else slice_shapes(generation)[-1].topology}"
-        yield _error(topology, "tpu-topology", f"{what}", fix, caught)
+        wanted = (group.count("numOfHosts"), group.chips)
+        shapes = slice_shapes(generation)
+        some = [s.topology for s in shapes if (s.hosts, s.chips_per_host) == wanted]
+        fix = f"{TOPOLOGY_LABEL}: {' or '.join(some or dict.fromkeys(s.topology for s in shapes))}"
+        yield _error(topology, "tpu-topology", what, fix, caught)
     elif topology.text is not None:
         yield from _topology(accelerator, topology, topology.text, caught)
 

@@ -158,6 +158,11 @@ def test_a_misspelt_field_is_one_finding() -> None:
     assert [each.rule for each in found] == ["schema-unknown-field"]
 
 
+def test_a_misspelt_required_field_is_one_finding() -> None:
+    """That it is missing follows."""
+    assert [each.fix for each in found_in("{host: 1}")] == ["hosts: instead of host:"]
+
+
 def test_a_version_that_the_crd_does_not_have_is_an_error() -> None:
     """kubectl says: no matches for kind."""
     text = "apiVersion: kueue.x-k8s.io/v2\nkind: Thing\nmetadata: {name: a}\n"

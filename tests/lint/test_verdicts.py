@@ -41,7 +41,7 @@ THE_MISTAKE = {
     "job-bad-mode.yaml": "submissionMode: K8sJobMode",
     "job-http-with-submitter.yaml": "submitterPodTemplate is ignored",
     "job-selector-and-spec.yaml": "the spec is ignored",
-    "megascale-num-mismatch.yaml": "is 4, but group tpu-group has 2",
+    "megascale-num-mismatch.yaml": "is 4, but group tpu-group has replicas: 2",
     "megascale-single.yaml": "MEGASCALE_SLICE_ID is set by hand",
     "mem-milli.yaml": "thousandths of a byte",
     "multislice-one-per-group.yaml": "one group with replicas: 2",
