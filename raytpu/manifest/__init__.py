@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from raytpu.manifest.kueue import kueue_objects as kueue_objects
-from raytpu.manifest.node_pool import NodePool as NodePool
 from raytpu.manifest.node_pool import node_pool_script as node_pool_script
-from raytpu.manifest.node_pool import node_pools as node_pools
 from raytpu.manifest.ray_cluster import ray_cluster as ray_cluster
 from raytpu.manifest.ray_job import ray_job as ray_job
 from raytpu.manifest.rendering import KINDS as KINDS
@@ -20,12 +18,10 @@ from raytpu.manifest.yaml_text import yaml_text as yaml_text
 __all__ = [
     "KINDS",
     "Kind",
-    "NodePool",
     "Noted",
     "Rendered",
     "kueue_objects",
     "node_pool_script",
-    "node_pools",
     "plain",
     "ray_cluster",
     "ray_job",

@@ -6,7 +6,7 @@ has all of them or none. Slices of one host share a pool.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from raytpu.manifest.labels import pool_name
 from raytpu.plan import ClusterPlan
@@ -25,34 +25,21 @@ set -euo pipefail
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePool:
-    """One call of ``gcloud container node-pools create``."""
-
-    name: str
-    flags: tuple[str, ...]
-
-
-def node_pools(plan: ClusterPlan) -> tuple[NodePool, ...]:
-    """The pools for the most slices that the workload may have."""
-    shape = plan.shape
-    stem = pool_name(plan)
-    if shape.hosts == 1:
-        return (NodePool(name=stem, flags=_flags(plan, nodes=plan.most)),)
-    return tuple(
-        NodePool(name=f"{stem}-{index}", flags=_flags(plan, nodes=shape.hosts)) for index in range(plan.most)
-    )
-
-
 def node_pool_script(plan: ClusterPlan) -> str:
-    """A bash script that makes the pools which are not there yet."""
+    """A bash script that makes the pools for the most slices of the workload, unless they are there."""
     shape, name = plan.shape, plan.workload.name
     what = f"{plan.most} × {shape}, {shape.hosts} node{'s' if shape.hosts > 1 else ''} each"
-    lines = [_USAGE.format(name=name, what=what, file=f"{name}.node-pools.sh"), _create(plan)]
-    for pool in node_pools(plan):
-        arguments = " \\\n  ".join((pool.name, *pool.flags))
-        lines.append(f"create_pool {arguments}\n")
-    return "\n".join(lines)
+    head = _USAGE.format(name=name, what=what, file=f"{name}.node-pools.sh")
+    pool = pool_name(plan)
+    if shape.hosts == 1:
+        return "\n".join([head, _create(plan), _call(pool, _flags(plan, nodes=plan.most), indent="")])
+    call = _call(f'"{pool}-$index"', _flags(plan, nodes=shape.hosts), indent="  ")
+    loop = f"for index in $(seq 0 {plan.most - 1}); do # a slice is a pool of its own\n{call}done\n"
+    return "\n".join([head, _create(plan), loop])
+
+
+def _call(pool: str, flags: Sequence[str], indent: str) -> str:
+    return f" \\\n{indent}  ".join((f"{indent}create_pool {pool}", *flags)) + "\n"
 
 
 def _create(plan: ClusterPlan) -> str:

@@ -186,7 +186,7 @@ def cluster_against_slices(cluster: Cluster, needed: int) -> Iterator[Broken]:
             ("max_slices",),
             f"{most} is fewer than a run holds: slices.count and recovery.spares are {needed} together",
         )
-    if least > most:
+    elif least > most:
         yield Broken(("min_slices",), f"{least} is more than max_slices, which is {most}")
     if cluster.queue is not None and least != most:
         yield Broken(
