@@ -6,7 +6,6 @@ truth value. ``kubectl`` reads YAML 1.1 and 1.2 alike in what is written here.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,8 @@ class Noted:
 
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | Noted"
 Document: TypeAlias = Mapping[str, Value]
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 # What YAML 1.1 or 1.2 reads as something else than text when it stands without quotes.
 _RESERVED = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
@@ -133,4 +134,13 @@ def _fits_a_block(text: str) -> bool:
 def _scalar(text: str) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
+    if letter.isprintable():
+        return letter
+    code = ord(letter)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -47,7 +47,7 @@ class ClusterPlan:
     cluster: Cluster
     shape: SliceShape
     slices: int
-    """Slices that a run holds, its spares included: what a RayJob begins with."""
+    """What a RayJob begins with: what its run holds, spares included, or more where ``least`` is more."""
     least: int
     most: int
     head: PodResources
@@ -77,14 +77,14 @@ def plan_cluster(workload: Workload) -> ClusterPlan:
         )
     _check_shared(workload.checkpoint.path, cluster)
     shape = workload.slices.shape
-    slices = workload.slices.count + workload.recovery.spares
-    least = slices if cluster.min_slices is None else cluster.min_slices
-    most = max(least, slices) if cluster.max_slices is None else cluster.max_slices
+    needed = workload.slices.count + workload.recovery.spares
+    least = needed if cluster.min_slices is None else cluster.min_slices
+    most = max(least, needed) if cluster.max_slices is None else cluster.max_slices
     return ClusterPlan(
         workload=workload,
         cluster=cluster,
         shape=shape,
-        slices=slices,
+        slices=max(needed, least),
         least=least,
         most=most,
         head=_head_resources(cluster),

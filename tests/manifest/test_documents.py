@@ -191,6 +191,13 @@ def test_with_limits_a_cluster_begins_with_the_fewest_and_a_job_with_what_its_ru
     assert cluster_of(documents("RayCluster", *limits))["autoscalerOptions"] == {"version": "v2"}
 
 
+def test_replicas_are_within_their_limits() -> None:
+    """Outside of them the operator changes them without a word."""
+    for kind in CLUSTERS:
+        group = slices_of(documents(kind, "cluster.min_slices=3"))
+        assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (3, 3, 3)
+
+
 def test_the_autoscaler_may_launch_all_hosts_of_a_large_slice_at_once() -> None:
     """Its default is 10 nodes; rounded down to slices that is none, and nothing ever comes."""
     options = cluster_of(documents("RayCluster", "slices.topology=8x8", "cluster.max_slices=2"))[

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from raytpu.manifest import Noted, plain, yaml_text
 
@@ -56,6 +58,15 @@ def test_text_stays_text(text: str) -> None:
     document = {"key": text, "list": [text, {text or "empty": text}]}
 
     assert yaml.safe_load(yaml_text([document], "")) == document
+
+
+@given(st.text(max_size=20))
+@settings(max_examples=50)
+def test_any_text_comes_back(text: str) -> None:
+    """A workload file may hold any letter, and becomes the text of a ConfigMap."""
+    document = {"key": text, "list": [text]}
+
+    assert yaml.load(yaml_text([document], ""), yaml.CSafeLoader) == document
 
 
 @pytest.mark.parametrize(
