@@ -24,6 +24,7 @@ from raytpu.cli.explain import explain
 from raytpu.cli.lint import lint
 from raytpu.cli.logs import logs
 from raytpu.cli.plan import plan
+from raytpu.cli.render import render
 from raytpu.cli.run import run
 from raytpu.cli.schema import schema
 from raytpu.cli.sim import app as sim_app
@@ -52,7 +53,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for command in (run, plan, status, checkpoints, explain, logs, stop, topology, schema, lint):
+for command in (run, plan, render, lint, status, checkpoints, explain, logs, stop, topology, schema):
     app.command()(command)
 app.add_typer(slices_app, name="slices")
 app.add_typer(sim_app, name="sim")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from raytpu.plan.batch import BatchPlan as BatchPlan
 from raytpu.plan.batch import RowSpan as RowSpan
 from raytpu.plan.batch import plan_batch as plan_batch
+from raytpu.plan.cluster import ClusterPlan as ClusterPlan
+from raytpu.plan.cluster import plan_cluster as plan_cluster
 from raytpu.plan.diagnosis import Diagnosis as Diagnosis
 from raytpu.plan.diagnosis import diagnose as diagnose
 from raytpu.plan.diagnosis import diagnosis_document as diagnosis_document
@@ -36,6 +38,7 @@ __all__ = [
     "SIMULATED_LABEL",
     "SIMULATED_ZONE",
     "BatchPlan",
+    "ClusterPlan",
     "Diagnosis",
     "Ending",
     "EndingKind",
@@ -58,6 +61,7 @@ __all__ = [
     "natural_order",
     "never_fits",
     "plan_batch",
+    "plan_cluster",
     "plan_document",
     "plan_gang",
     "plan_mesh",

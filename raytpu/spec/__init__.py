@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from raytpu.spec.checkpoint import Checkpoint as Checkpoint
+from raytpu.spec.cluster import Cluster as Cluster
+from raytpu.spec.cluster import Gcsfuse as Gcsfuse
+from raytpu.spec.cluster import Head as Head
+from raytpu.spec.cluster import Queue as Queue
 from raytpu.spec.data import TextData as TextData
 from raytpu.spec.deadlines import Deadlines as Deadlines
 from raytpu.spec.document import parse_override as parse_override
@@ -22,8 +26,12 @@ from raytpu.spec.workload import Workload as Workload
 __all__ = [
     "DEFAULT_BATCH_AXES",
     "Checkpoint",
+    "Cluster",
     "Deadlines",
+    "Gcsfuse",
+    "Head",
     "Mesh",
+    "Queue",
     "Recovery",
     "Replicas",
     "Slices",

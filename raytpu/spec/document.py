@@ -16,9 +16,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from raytpu.errors import Problem, SpecError, WorkloadInvalid
+from raytpu.spec.cluster import Cluster
 from raytpu.spec.data import TextData
 from raytpu.spec.mesh import Mesh
 from raytpu.spec.problems import Path, broken_rules_in, dotted, in_words, problems_of, unknown_keys_in
+from raytpu.spec.recovery import Recovery
 from raytpu.spec.slices import Slices
 from raytpu.spec.spec import Spec
 from raytpu.spec.workload import Workload, sections_together
@@ -275,6 +277,8 @@ def _validate(document: dict[str, Any]) -> tuple[Workload | None, list[Problem]]
         mesh_is_default=mesh is None,
         config=config if train is not None and isinstance(config, dict) else None,
         data={name: _valid(TextData, value) for name, value in data.items()},
+        recovery=_valid(Recovery, kept.get("recovery", {})),
+        cluster=_valid(Cluster, kept.get("cluster")),
     )
     return None, [*problems, *(Problem(dotted(rule.at), rule.message) for rule in broken)]
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, field_validator
 
 from raytpu.spec.checkpoint import Checkpoint
+from raytpu.spec.cluster import Cluster, cluster_against_slices
 from raytpu.spec.config_keys import NEEDED_WITH_DATA
 from raytpu.spec.data import TextData
 from raytpu.spec.deadlines import Deadlines
@@ -44,6 +45,8 @@ class Workload(Spec):
     """How long to wait before giving up, with the reason."""
     recovery: Recovery = Recovery()
     """What follows a lost slice or an error: how often the run is tried again, and what is kept ready."""
+    cluster: Cluster | None = None
+    """The cluster on GKE that `raytpu render` writes manifests for; no other command reads it."""
 
     @field_validator("name")
     @classmethod
@@ -64,6 +67,8 @@ class Workload(Spec):
             config=self.train.config,
             data=self.data,
             train=self.train,
+            recovery=self.recovery,
+            cluster=self.cluster,
         )
 
 
@@ -75,6 +80,8 @@ def sections_together(
     config: Mapping[str, JsonValue] | None,
     data: Mapping[str, TextData | None] | None,
     train: Train | None = None,
+    recovery: Recovery | None = None,
+    cluster: Cluster | None = None,
 ) -> Iterator[Broken]:
     """Rules that need several sections. ``None`` is a section that is itself wrong: its rules are skipped.
 
@@ -99,6 +106,9 @@ def sections_together(
             )
     if train is not None and train.across_slices == "replicas" and slices is not None and mesh is not None:
         yield from _replicas_fit(train.replicas, slices, mesh)
+    if cluster is not None and slices is not None and recovery is not None:
+        for rule in cluster_against_slices(cluster, slices.count + recovery.spares):
+            yield Broken(("cluster", *rule.at), rule.message)
     text = data["train"] if data and "train" in data else None
     if text is not None and text.holdout > 0 and data and "eval" in data:
         yield Broken(

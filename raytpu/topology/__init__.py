@@ -7,6 +7,8 @@ from raytpu.topology.generation import GENERATIONS as GENERATIONS
 from raytpu.topology.generation import Generation as Generation
 from raytpu.topology.generation import generation as generation
 from raytpu.topology.host_grid import render_host_grid as render_host_grid
+from raytpu.topology.machine import MACHINES as MACHINES
+from raytpu.topology.machine import Machine as Machine
 from raytpu.topology.slice_shape import SliceShape as SliceShape
 from raytpu.topology.slice_shape import slice_shape as slice_shape
 from raytpu.topology.slice_shape import slice_shapes as slice_shapes
@@ -16,7 +18,9 @@ from raytpu.topology.sub_slice import sub_slices as sub_slices
 
 __all__ = [
     "GENERATIONS",
+    "MACHINES",
     "Generation",
+    "Machine",
     "SliceShape",
     "SubSlice",
     "generation",
