@@ -49,6 +49,8 @@ AMBIGUOUS = [
     "<<",
     "über 4x4",
 ]
+CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\r\t\0\x85\xa0éß\u2028\ufeff日\U0001f600"
+"""What YAML treats each in its own way. Hypothesis takes seconds to make its table of all characters."""
 SHAPES = ["a\nb", "a\nb\n", "\na\n", " a\nb", "a\n\n", "a \nb", "a\n\nb\n", "tab\there\nb", "# no comment\nb"]
 
 
@@ -60,7 +62,7 @@ def test_text_stays_text(text: str) -> None:
     assert yaml.safe_load(yaml_text([document], "")) == document
 
 
-@given(st.text(max_size=20))
+@given(st.text(CHARACTERS, max_size=20))
 @settings(max_examples=50)
 def test_any_text_comes_back(text: str) -> None:
     """A workload file may hold any letter, and becomes the text of a ConfigMap."""
