@@ -85,6 +85,8 @@ class PeerExchange:
         self._cancelled_epoch: float = -1
         self._members: frozenset[str] = frozenset()
         """Of the last round, to know who has left."""
+        self.sent_bytes = 0
+        """By all rounds so far, headers included."""
         self._outlets: dict[str, _Outlet] = {}
         self._inlets: dict[str, socket.socket] = {}
         self._wake_in, self._wake_out = socket.socketpair()
@@ -228,8 +230,10 @@ class PeerExchange:
                 self._wake()
             while (next_up := self._next(outlet)) is not None:
                 work, (frame, buffers) = next_up
-                send_all(connection, [pack(frame), *buffers])
+                header = pack(frame)
+                send_all(connection, [header, *buffers])
                 with self._changed:
+                    self.sent_bytes += len(header) + frame.length
                     work.sent(outlet.member)
         except PeerLost as error:
             self._end_outlet(outlet, error.reason, while_sending=True)

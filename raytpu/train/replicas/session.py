@@ -59,6 +59,8 @@ class ReplicaSession:
         self._said_pulled = -1
         self._state: Callable[[], Arrays] | None = None
         self._applied = -1
+        self.rounds = 0
+        """Averages that were committed here."""
         self.state_changed = threading.Condition()
         """Held while the state is being changed or copied: a copy of an array that is donated is lost."""
 
@@ -108,6 +110,15 @@ class ReplicaSession:
         view = self._view
         return () if view is None else view.parts_of(self._me)
 
+    def parts_to_read(self) -> tuple[int, ...]:
+        """The parts whose rows are wanted soon; with ``every_steps`` others wait for the outer step."""
+        return self.parts if self.place.settings.every_steps == 1 else self.parts[:1]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this host has sent to its peers for averages."""
+        return self._exchange.sent_bytes
+
     @property
     def leads(self) -> bool:
         """Whether this replica speaks for all: it saves, and its metrics are recorded."""
@@ -129,7 +140,6 @@ class ReplicaSession:
         """
         contributions: dict[int, Arrays] = {}
         averages: list[np.ndarray] | None = None
-        self.membership.at(step)
         while True:
             view = self._view
             assert view is not None, "begin or join comes first"
@@ -146,6 +156,7 @@ class ReplicaSession:
             if isinstance(word, Committed):
                 if averages is None:
                     raise RunFailed(f"step {step} was committed without {self._me}: a bug of raytpu's")
+                self.rounds += 1
                 return averages
             averages = None
 
