@@ -27,7 +27,7 @@ class Replicas(Spec):
     Nesterov momentum takes them for a gradient (DiLoCo): 1/every_steps of the bytes, and another result than
     with 1. train.config.steps and checkpoint.every_steps must be multiples of it."""
     outer_learning_rate: float = Field(default=0.7, gt=0)
-    """With every_steps above 1, of the outer optimizer. 0.7 and a momentum of 0.9 are the paper's, for 500
-    steps from one average to the next and long runs (arXiv:2311.08105, table 5)."""
+    """With every_steps above 1, of the outer optimizer. 0.7 with a momentum of 0.9 is the paper's
+    (arXiv:2311.08105), for hundreds of averages; runs of some tens do better with a momentum of 0.6."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     """With every_steps above 1, of the outer optimizer."""
