@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-CHUNK_BYTES = 1 << 20
-"""What is sent, received and summed at once: with what it is added to, it stays in a core's cache."""
+CHUNK_BYTES = 4 << 20
+"""What is sent, received and summed at once. Each costs some 0.2 ms of Python, a fifth of a core's time at
+1 MB: of 128 MB between two members 1.7 GB/s came with 4 MB, 1.4 with 1 MB (2 cores)."""
 
 ALIGNED_BYTES = 64
 """Arrays are cut at multiples of it, so at whole elements; JAX takes over arrays that begin at one."""

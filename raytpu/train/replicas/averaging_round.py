@@ -156,9 +156,9 @@ class AveragingRound:
         if not self._means_owed[member] and self.ended:
             self._wake()
 
-    def receive_part(self, frame: Frame, chunk: Chunk, data: np.ndarray) -> None:
-        """Add a part of a chunk that we own, after those before it. Returns early when the round has
-        failed."""
+    def receive_part(self, frame: Frame, chunk: Chunk, data: np.ndarray | None) -> None:
+        """Add a part of a chunk that we own, after those before it; ``data`` as for ``OrderedMean.add``.
+        Returns early when the round has failed."""
         turn = self.mean.foreign.index(frame.part)
         with self._changed:
             self._parts_owed[self.round.parts[frame.part]] -= 1

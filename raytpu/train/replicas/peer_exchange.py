@@ -312,6 +312,10 @@ class PeerExchange:
                 receive_into(connection, target.data)
             with self._changed:
                 work.received_mean(member)
+        elif work.mean.fits_result(frame.part):
+            for target in work.mean.result_bytes(chunk):
+                receive_into(connection, target.data)
+            work.receive_part(frame, chunk, None)
         else:
             received = scratch[: frame.length]
             receive_into(connection, received.data)
