@@ -20,8 +20,8 @@ SUM_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 
 BLOCK_BYTES = 256 << 10
-"""What all operations pass over before the next bytes are looked at, so that it stays in a core's cache (2 MB)
-with what is added to it. Half of it costs a fifth more time of the core, in calls."""
+"""What all operations pass over before the next bytes are looked at, so that it stays in a core's cache
+(2 MB) with what is added to it. Half of it costs a fifth more time of the core, in calls."""
 
 
 class OrderedMean:
