@@ -169,3 +169,8 @@ def reference(
 
 def _mean(trees: list[Any]) -> Any:
     return jax.tree.map(lambda a, b: (a + b) / PARTS, *trees)
+
+
+def assert_same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -151,7 +151,7 @@ class World:
     def end_soon(self, members: Sequence[str]) -> None:
         """Let these end a few steps from now, all at the same one."""
         hosts = [host for member in members for host in self.hosts[member]]
-        self.steps = max(host.done for host in hosts) + 100
+        self.steps = (max(host.done for host in hosts) + 100) // 20 * 20
         for host in hosts:
             host.steps = self.steps
 

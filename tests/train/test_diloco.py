@@ -17,7 +17,7 @@ import pytest
 from raytpu.errors import SpecError
 from raytpu.record import EventLog, RunDirectory
 from raytpu.train.replicas.diloco_step import outer_step
-from tests.train.diloco_hosts import EVERY, MOMENTUM, RATE, DilocoHost, reference
+from tests.train.diloco_hosts import EVERY, MOMENTUM, RATE, DilocoHost, assert_same, reference
 from tests.train.replica_hosts import World
 from tests.waiting import await_true
 
@@ -46,11 +46,6 @@ def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     for each in worlds:
         each.close()
     log.close()
-
-
-def assert_same(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def assert_ended_as(world: World, member: str, wanted: Callable[[int], list[np.ndarray]]) -> None:
