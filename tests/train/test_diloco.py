@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import optax
 import pytest
 
 from raytpu.errors import SpecError
+from raytpu.gang import stream
 from raytpu.record import EventLog, RunDirectory
 from raytpu.train.replicas.diloco_step import outer_step
 from tests.train.diloco_hosts import EVERY, MOMENTUM, RATE, DilocoHost, assert_same, reference
@@ -29,13 +31,16 @@ def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     worlds: list[World] = []
     log = EventLog(RunDirectory.newest(str(tmp_path), "run"), "host")
 
-    def make(*founders: str, steps: int = 5 * EVERY, meets: Any = NEVER, **host: Any) -> World:
+    def make(
+        *founders: str, steps: int = 5 * EVERY, meets: Any = NEVER, stuck_s: float = 60, **host: Any
+    ) -> World:
         worlds.append(
             World(
                 *founders,
                 steps=steps,
                 host=partial(DilocoHost, log=log, meets=meets, **host),
                 every_steps=EVERY,
+                stuck_s=stuck_s,
                 outer_learning_rate=RATE,
                 outer_momentum=MOMENTUM,
             )
@@ -113,6 +118,17 @@ def test_a_replica_that_joins_has_the_same_state_and_takes_a_part(world):
     for member in ("a", "b"):
         assert_ended_as(each, member, lambda position: reference(each.steps, position, ALWAYS))
     assert all(host.parts_read for host in joined)
+
+
+def test_who_comes_to_another_inner_step_is_slow_not_stuck(world, monkeypatch):
+    """The others have made theirs, and wait for longer than a step may take."""
+    monkeypatch.setattr(stream, "BEAT_S", 0.05)
+    each = world("a", "b", steps=EVERY, stuck_s=1.0)
+    each.add("a")
+    each.add("b", before_step=lambda _: time.sleep(0.4))
+    each.join("a", "b")
+
+    assert each.lost == {}
 
 
 def test_what_is_saved_where_optimizers_meet_is_all_that_a_run_needs(world):
