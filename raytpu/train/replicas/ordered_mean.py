@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from raytpu.errors import SpecError
-from raytpu.train.replicas.array_layout import ALIGNED_BYTES, ArraySpec, Chunk, as_bytes
+from raytpu.train.replicas.array_layout import ALIGNED_BYTES, ArraySpec, Chunk, Source, as_bytes
 from raytpu.train.replicas.result_memory import ResultMemory
 
 SUM_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {
@@ -35,10 +35,10 @@ class OrderedMean:
         self,
         specs: Sequence[ArraySpec],
         parts: int,
-        own: Mapping[int, Sequence[np.ndarray]],
+        own: Mapping[int, Sequence[Source]],
         memory: ResultMemory,
     ) -> None:
-        """``own`` has the arrays of each part that is computed here, contiguous.
+        """``own`` has the arrays of each part that is computed here. Each is fetched when it is first needed.
 
         Raises:
             SpecError: a dtype that cannot be averaged.
@@ -47,7 +47,8 @@ class OrderedMean:
             known = ", ".join(dtype.name for dtype in SUM_DTYPES)
             raise SpecError(f"gradients of dtype {', '.join(unknown)} cannot be averaged; use one of {known}")
         self._parts, self._specs = parts, specs
-        self._own = {part: [as_bytes(array) for array in arrays] for part, arrays in own.items()}
+        self._own = own
+        self._fetched: dict[tuple[int, int], np.ndarray] = {}
         self.foreign = tuple(part for part in range(parts) if part not in own)
         """Parts that come from elsewhere, in order."""
         self._sums: dict[tuple[int, int], np.ndarray] = {}
@@ -69,7 +70,7 @@ class OrderedMean:
         return [self._results[piece.array][piece.begin : piece.end] for piece in chunk.pieces]
 
     def own_bytes(self, part: int, chunk: Chunk) -> list[np.ndarray]:
-        return [self._own[part][piece.array][piece.begin : piece.end] for piece in chunk.pieces]
+        return [self._bytes_of(part, piece.array)[piece.begin : piece.end] for piece in chunk.pieces]
 
     def fits_result(self, part: int) -> bool:
         """Whether a foreign part may be put where the results of its chunk will be, and be added there: it is
@@ -90,12 +91,20 @@ class OrderedMean:
         """Make the result of a chunk when there is no foreign part."""
         self._add_run(chunk, range(self._parts), None)
 
+    def _bytes_of(self, part: int, array: int) -> np.ndarray:
+        """Waits until the array is in host memory. Two threads may fetch the same; they get the same."""
+        found = self._fetched.get((part, array))
+        if found is None:
+            found = as_bytes(np.asarray(self._own[part][array], order="C"))
+            self._fetched[part, array] = found
+        return found
+
     def _add_run(self, chunk: Chunk, run: range, received: np.ndarray | None) -> None:
         for number, piece in enumerate(chunk.pieces):
             dtype = self._specs[piece.array].dtype
             result = self._results[piece.array][piece.begin : piece.end].view(dtype)
             sources = [
-                self._own[part][piece.array][piece.begin : piece.end].view(dtype)
+                self._bytes_of(part, piece.array)[piece.begin : piece.end].view(dtype)
                 if part in self._own
                 else result
                 if received is None

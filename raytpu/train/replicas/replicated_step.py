@@ -11,7 +11,12 @@ import numpy as np
 from raytpu.checkpoint.state_leaves import flatten_state, restore_targets, unflatten_state
 from raytpu.record import CheckpointRestored, EventLog
 from raytpu.train.programs import Program
-from raytpu.train.replicas.host_shards import from_host_shards, host_shards, specs_of_host_shards
+from raytpu.train.replicas.host_shards import (
+    from_host_shards,
+    host_shards,
+    shards_to_fetch,
+    specs_of_host_shards,
+)
 from raytpu.train.replicas.rows_of_part import rows_of_part
 from raytpu.train.replicas.session import ReplicaSession
 
@@ -56,8 +61,10 @@ class ReplicatedStep:
             with session.membership.phase("compiling"):
                 self.prepare(state, rows_of_part(batch, 0))
 
-        def contribution(part: int) -> list[np.ndarray]:
-            return host_shards(self._gradients(state, rows_of_part(batch, part)))
+        def contribution(part: int) -> list[jax.Array]:
+            computed = self._gradients(state, rows_of_part(batch, part))
+            # Computing is waited for here, where it does not look like waiting for peers; fetching is not.
+            return shards_to_fetch(jax.block_until_ready(computed))
 
         averages = session.commit(step, contribution, specs_of_host_shards(self._output))
         gradients, metrics = from_host_shards(self._output, averages)

@@ -20,7 +20,7 @@ from raytpu.plan.replica_messages import Committed, Pulled, Ready, ViewChanged, 
 from raytpu.plan.replica_view import View
 from raytpu.spec import Deadlines
 from raytpu.train.job import ReplicaPlace
-from raytpu.train.replicas.array_layout import ArraySpec
+from raytpu.train.replicas.array_layout import ArraySpec, Source
 from raytpu.train.replicas.averaging_round import Round
 from raytpu.train.replicas.endpoint import Endpoint
 from raytpu.train.replicas.frames import PeerLost
@@ -126,7 +126,7 @@ class ReplicaSession:
         return view is not None and view.full[:1] == (self._me,)
 
     def commit(
-        self, step: int, compute: Callable[[int], Arrays], like: Sequence[ArraySpec]
+        self, step: int, compute: Callable[[int], Sequence[Source]], like: Sequence[ArraySpec]
     ) -> list[np.ndarray]:
         """The average over all parts of ``step``, once every living replica has it.
 
@@ -138,7 +138,7 @@ class ReplicaSession:
             SliceLost: this replica was given up.
             RunFailed: the driver is gone, or no replica has the state any more.
         """
-        contributions: dict[int, Arrays] = {}
+        contributions: dict[int, Sequence[Source]] = {}
         averages: list[np.ndarray] | None = None
         while True:
             view = self._view
@@ -186,7 +186,7 @@ class ReplicaSession:
         self._endpoint.close()
 
     def _average(
-        self, view: View, contributions: Mapping[int, Arrays], like: Sequence[ArraySpec]
+        self, view: View, contributions: Mapping[int, Sequence[Source]], like: Sequence[ArraySpec]
     ) -> list[np.ndarray] | None:
         mine = {part: contributions[part] for part in view.parts_of(self._me)}
         peers = self.membership.peers(view)
