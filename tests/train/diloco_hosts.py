@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jax
@@ -23,8 +24,16 @@ from tests.train.replica_hosts import PARTS, Host
 WIDTH, EVERY = 5, 4
 RATE, MOMENTUM = 0.7, 0.6
 
-MESH = Mesh(np.array(jax.devices()[:1]), ("fsdp",))
-WHERE = NamedSharding(MESH, PartitionSpec())
+
+@cache
+def mesh() -> Mesh:
+    """Of one device. Not made by importing this: the devices of a session are set up by its first test."""
+    return Mesh(np.array(jax.devices()[:1]), ("fsdp",))
+
+
+def where() -> NamedSharding:
+    return NamedSharding(mesh(), PartitionSpec())
+
 
 State = dict[str, Any]
 
@@ -38,7 +47,7 @@ def first_state() -> State:
         "key": jax.random.key(7),
         "count": jnp.zeros((), jnp.int32),
     }
-    return jax.device_put(state, WHERE)
+    return jax.device_put(state, where())
 
 
 def gradients(state: State, batch: jax.Array) -> Any:
@@ -72,7 +81,7 @@ INNER, OUTER = jax.jit(fused(gradients, apply)), jax.jit(outer_step(RATE, MOMENT
 
 def rows(step: int, part: int, position: int) -> jax.Array:
     content = np.random.default_rng((step, part, position)).normal(size=(3, WIDTH)).astype(np.float32)
-    return jax.device_put(content, WHERE)
+    return jax.device_put(content, where())
 
 
 def numbers(tree: Any) -> list[np.ndarray]:
@@ -130,8 +139,8 @@ class DilocoHost(Host):
 
     def _jit(self, function: Callable[..., Any], **options: Any) -> Program:
         """Compiled once for all hosts of all tests."""
-        cache = ProgramCache(None, MESH)
-        program = Program(function, options, cache=cache, log=self.log, pause=nullcontext)
+        programs = ProgramCache(None, mesh())
+        program = Program(function, options, cache=programs, log=self.log, pause=nullcontext)
         return PROGRAMS.setdefault(program.name, program)
 
 
