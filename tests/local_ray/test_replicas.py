@@ -20,6 +20,7 @@ from tests.local_ray.replica_loop import Note, digests, losses, read_notes
 from tests.waiting import await_true
 
 REFERENCE_STEPS = 200
+OUTER_REFERENCE_STEPS = 500
 
 
 @pytest.fixture
@@ -81,8 +82,8 @@ def test_a_loss_between_two_averages_changes_nothing_where_each_is_saved(
 ) -> None:
     """The survivor makes the lost part's steps again, from a state that both had."""
     every = Replicas(every_steps=10, outer_momentum=0.6)
-    trainer(tmp_path, "undisturbed", steps=100, replicas=every, save_every=10).fit()
-    for steps in (50, 100):
+    trainer(tmp_path, "undisturbed", steps=OUTER_REFERENCE_STEPS, replicas=every, save_every=10).fit()
+    for steps in (50, OUTER_REFERENCE_STEPS):
         trainer(tmp_path, "stopped", steps=steps, replicas=every, save_every=10).fit()
 
     run = trainer(tmp_path, "killed", steps=1_000_000, replicas=every, save_every=10)
@@ -98,6 +99,10 @@ def test_a_loss_between_two_averages_changes_nothing_where_each_is_saved(
     assert {len(states) for states in reference.values()} == {1}
     assert at_outer_steps(tmp_path / "stopped") == reference
     assert at_outer_steps(tmp_path / "killed") == reference
+    compared = [note for note in read_notes(tmp_path / "killed") if note.step == OUTER_REFERENCE_STEPS]
+    assert killer.kills[0] < min(note.time for note in compared), (
+        "the first loss came too late to be compared"
+    )
 
 
 @pytest.mark.soak
@@ -108,8 +113,10 @@ def test_for_long(cluster: SimulatedCluster, tmp_path: Path) -> None:
 
 
 def at_outer_steps(folder: Path) -> dict[tuple[int, str], set[str]]:
-    """States after steps 10, 20 to 100."""
-    notes = [note for note in read_notes(folder) if note.step % 10 == 0 and note.step <= 100]
+    """States after steps 10, 20 and so on."""
+    notes = [
+        note for note in read_notes(folder) if note.step % 10 == 0 and note.step <= OUTER_REFERENCE_STEPS
+    ]
     return digests(notes)
 
 
