@@ -99,10 +99,8 @@ def test_a_loss_between_two_averages_changes_nothing_where_each_is_saved(
     assert {len(states) for states in reference.values()} == {1}
     assert at_outer_steps(tmp_path / "stopped") == reference
     assert at_outer_steps(tmp_path / "killed") == reference
-    compared = [note for note in read_notes(tmp_path / "killed") if note.step == OUTER_REFERENCE_STEPS]
-    assert killer.kills[0] < min(note.time for note in compared), (
-        "the first loss came too late to be compared"
-    )
+    last = [note.time for note in read_notes(tmp_path / "killed") if note.step == OUTER_REFERENCE_STEPS]
+    assert killer.kills[0] < min(last), "the first loss came too late to be compared"
 
 
 @pytest.mark.soak
@@ -114,10 +112,8 @@ def test_for_long(cluster: SimulatedCluster, tmp_path: Path) -> None:
 
 def at_outer_steps(folder: Path) -> dict[tuple[int, str], set[str]]:
     """States after steps 10, 20 and so on."""
-    notes = [
-        note for note in read_notes(folder) if note.step % 10 == 0 and note.step <= OUTER_REFERENCE_STEPS
-    ]
-    return digests(notes)
+    last = OUTER_REFERENCE_STEPS
+    return digests([note for note in read_notes(folder) if note.step % 10 == 0 and note.step <= last])
 
 
 def _longest_gap_s(notes: list[Note], around_s: float) -> float:
