@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 CLUSTER_SUITES := local_ray or workflow
 SLOW_SUITES := $(CLUSTER_SUITES) or thorough or bench or soak
 BENCHES := bench_plan_gang bench_leases bench_sim_start bench_step_time bench_start_up bench_checkpoint \
-	bench_averaging bench_recovery bench_replicas
+	bench_averaging bench_recovery bench_replicas bench_diloco
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raytpu.spec import Deadlines as Deadlines
     from raytpu.spec import Mesh as Mesh
     from raytpu.spec import Recovery as Recovery
+    from raytpu.spec import Replicas as Replicas
     from raytpu.spec import Slices as Slices
     from raytpu.spec import TextData as TextData
     from raytpu.spec import Train as Train
@@ -37,6 +38,7 @@ _HOME = {
     "Lease": "raytpu.gang",
     "Mesh": "raytpu.spec",
     "Recovery": "raytpu.spec",
+    "Replicas": "raytpu.spec",
     "RunDirectory": "raytpu.record",
     "RunOptions": "raytpu.launch.run",
     "SimulatedCluster": "raytpu.cluster",
@@ -60,6 +62,7 @@ __all__ = [
     "Lease",
     "Mesh",
     "Recovery",
+    "Replicas",
     "RunDirectory",
     "RunOptions",
     "SimulatedCluster",

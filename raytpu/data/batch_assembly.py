@@ -72,12 +72,13 @@ class PartedBatch(Batch):
     """
 
     def __init__(self, make: Callable[[int], Batch], wanted: Iterable[int]) -> None:
-        self._make = make
+        self.make = make
+        """Any part, made anew and not kept."""
         self._parts = {part: make(part) for part in wanted}
         super().__init__(self.part(next(iter(self._parts), 0)))
 
     def part(self, number: int) -> Batch:
         """The arrays of one part."""
         if number not in self._parts:
-            self._parts[number] = self._make(number)
+            self._parts[number] = self.make(number)
         return self._parts[number]

@@ -105,10 +105,11 @@ def _summary(plan: WorkloadPlan) -> list[str]:
     shape = gang.slices[0].shape
     where = "simulated on CPU" if gang.simulated else "on TPU"
     hosts = len(gang.processes)
-    least = workload.train.replicas.least
+    least, every = workload.train.replicas.least, workload.train.replicas.every_steps
     replicas = [
         "  each slice is a replica with the whole state: when one is lost the others go on"
         + (f", and wait while fewer than {least} live" if least > 1 else "")
+        + (f"; they average their parameters every {every} steps" if every > 1 else "")
     ] * (workload.train.across_slices == "replicas")
     return [
         f"{workload.name}: {_count(len(gang.slices), 'slice')} of {shape.generation} {shape.topology}, "

@@ -32,7 +32,11 @@ def train(context: TrainContext, config: PretrainConfig) -> None:
     from raytpu.recipes import pretrain_step as steps
 
     layout = Layout.of(context.batch_sharding)
-    train_step = context.step(steps.make_gradients(config, layout), steps.make_apply(config, layout))
+    train_step = context.step(
+        steps.make_gradients(config, layout),
+        steps.make_apply(config, layout),
+        parameters=lambda state: state.parameters,
+    )
     shardings = steps.state_shardings(config, layout)
 
     def initial_state() -> steps.TrainState:

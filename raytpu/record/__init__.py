@@ -8,6 +8,7 @@ from raytpu.record.event_reading import Recorded as Recorded
 from raytpu.record.event_reading import read_events as read_events
 from raytpu.record.events import AttemptEnded as AttemptEnded
 from raytpu.record.events import AttemptStarted as AttemptStarted
+from raytpu.record.events import Averaged as Averaged
 from raytpu.record.events import CheckpointDurable as CheckpointDurable
 from raytpu.record.events import CheckpointQuarantined as CheckpointQuarantined
 from raytpu.record.events import CheckpointRestored as CheckpointRestored
@@ -59,6 +60,7 @@ from raytpu.record.summary_text import render_summary as render_summary
 __all__ = [
     "AttemptEnded",
     "AttemptStarted",
+    "Averaged",
     "Bucket",
     "CheckpointDurable",
     "CheckpointQuarantined",

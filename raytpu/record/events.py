@@ -207,6 +207,17 @@ class ReplicaLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Averaged:
+    """What this host of a replica has sent to its peers, told when the train function is done."""
+
+    kind: ClassVar[str] = "averaged"
+    rounds: int
+    """Averages that were committed here."""
+    sent_bytes: int
+    """For averages, also those that were made again after a loss; without what joining replicas took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The driver let go of the run on purpose."""
 
@@ -254,6 +265,7 @@ WrittenEvent = (
     | SampleWritten
     | AttemptEnded
     | ReplicaLost
+    | Averaged
     | RunEnded
 )
 Event = WrittenEvent | Unknown | Damaged

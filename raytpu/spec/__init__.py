@@ -22,6 +22,7 @@ from raytpu.spec.slices import Slices as Slices
 from raytpu.spec.spec import Spec as Spec
 from raytpu.spec.train import Train as Train
 from raytpu.spec.workload import Workload as Workload
+from raytpu.spec.workload import outer_steps_fit as outer_steps_fit
 
 __all__ = [
     "DEFAULT_BATCH_AXES",
@@ -40,6 +41,7 @@ __all__ = [
     "Train",
     "Workload",
     "default_mesh",
+    "outer_steps_fit",
     "parse_override",
     "parse_workload",
     "workload_schema",

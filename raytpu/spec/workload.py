@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -70,6 +70,8 @@ class Workload(Spec):
             recovery=self.recovery,
             cluster=self.cluster,
         )
+        train = self.train
+        yield from outer_steps_fit(train.replicas, train.across_slices, train.config, self.checkpoint)
 
 
 def sections_together(
@@ -131,6 +133,34 @@ def _replicas_fit(replicas: Replicas, slices: Slices, mesh: Mesh) -> Iterator[Br
             f"{', '.join(split)}: with across_slices: replicas every slice holds the whole model, so axes "
             f"between slices can only divide the batch; for example dcn: {{replica: {slices.count}}}",
         )
+
+
+def outer_steps_fit(
+    replicas: Replicas, across_slices: str, config: Mapping[str, Any], checkpoint: Checkpoint | None
+) -> Iterator[Broken]:
+    """Only states after an average are the same on all replicas: a run is saved, and ends, after one."""
+    every = replicas.every_steps
+    if every == 1:
+        return
+    if across_slices != "replicas":
+        yield Broken(
+            ("train", "replicas", "every_steps"),
+            "slices in lockstep are averaged at every step; set train.across_slices to replicas",
+        )
+        return
+    steps = config.get("steps")
+    counted = {
+        ("train", "config", "steps"): steps if isinstance(steps, int) else None,
+        ("checkpoint", "every_steps"): None if checkpoint is None else checkpoint.every_steps,
+    }
+    for at, number in counted.items():
+        if number is not None and number % every:
+            below, above = number // every * every, (number // every + 1) * every
+            yield Broken(
+                at,
+                f"{number} is not a multiple of train.replicas.every_steps, which is {every}; "
+                f"{f'{below} or {above}' if below else above} would do",
+            )
 
 
 def _devices_are_fixed(slices: Slices) -> Iterator[Broken]:

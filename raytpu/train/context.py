@@ -12,12 +12,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
-from raytpu.record import Evaluated, EventLog, SampleWritten
+from raytpu.record import Averaged, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
 from raytpu.train.programs import Program, fused
-from raytpu.train.replicas.replicated_step import ReplicatedStep, hold_state, state_from_replica
+from raytpu.train.replicas.diloco_step import DilocoStep
+from raytpu.train.replicas.replicated_step import ReplicatedStep, state_from_replica
 from raytpu.train.replicas.session import ReplicaSession
 from raytpu.train.step_record import Announce, StepRecord
 
@@ -64,7 +65,7 @@ class TrainContext:
         self._streams: list[BatchStream] = []
         self._train_stream: BatchStream | None = None
         self._session = session
-        self._step: ReplicatedStep | None = None
+        self._step: ReplicatedStep | DilocoStep | None = None
         self._record = StepRecord(
             job=job, store=store, log=log, announce=announce, farewell=farewell, session=session
         )
@@ -105,12 +106,17 @@ class TrainContext:
         self,
         gradients: Callable[[Any, Any], tuple[Any, Mapping[str, Any]]],
         apply: Callable[[Any, Any], tuple[Any, Mapping[str, Any]]],
+        parameters: Callable[[Any], Any] | None = None,
     ) -> Callable[[Any, Any], tuple[Any, Mapping[str, Any]]]:
         """The train step, ``(state, batch) -> (state, metrics)``, in the way that the workload's slices work.
 
         In lockstep both functions become one program. As replicas, each slice computes the gradients of its
         part of the batch, the slices average them, and each applies the average to its own copy of the
         state. The old state is donated in both.
+
+        With ``train.replicas.every_steps`` above 1 each slice applies its own gradients, and only every so
+        many steps the slices average how far their parameters came. Between these steps state and metrics are
+        those of this slice.
 
         Make the step before ``restore``, so that a replica that joins compiles it before the others wait.
 
@@ -119,12 +125,34 @@ class TrainContext:
                 Metrics are fp32 scalars; those of the parts are averaged.
             apply: ``(state, gradients) -> (state, metrics)``; what depends on all gradients, such as
                 clipping, belongs here.
+            parameters: picks the parameters out of a state, as ``lambda state: state.parameters``; what is
+                left, such as the optimizer's state, is each slice's own between averages. Needed with
+                ``every_steps`` above 1 only.
+
+        Raises:
+            SpecError: ``every_steps`` is above 1, and ``parameters`` is not given or picks nothing.
         """
         if self._session is None:
             return self.jit(fused(gradients, apply), donate_argnums=0)
-        self._step = ReplicatedStep(
-            self.jit(gradients), self.jit(apply, donate_argnums=(0, 1)), self._session
-        )
+        if self._session.place.settings.every_steps == 1:
+            self._step = ReplicatedStep(
+                self.jit(gradients), self.jit(apply, donate_argnums=(0, 1)), self._session
+            )
+        elif parameters is None:
+            raise SpecError(
+                "with train.replicas.every_steps, context.step must know what to average: give it "
+                "parameters=lambda state: …, the part of the state that gradients are of"
+            )
+        else:
+            self._step = DilocoStep(
+                gradients,
+                apply,
+                parameters,
+                session=self._session,
+                jit=self.jit,
+                meets=self._record.is_due,
+            )
+        self._record.whole = self._step.whole
         return self._step
 
     def restore(self, state: Any) -> Any:
@@ -163,19 +191,18 @@ class TrainContext:
             )
         if "train" in self._job.streams:
             self._step.prepare(state, self._abstract_part())
+        whole = self._step.whole(state)
         if session.place.joining:
-            step, state = state_from_replica(session, state, self._log)
+            number, whole = state_from_replica(session, whole, self._log)
             started = session.membership.started
-            self._position, self._steps_ahead = dict(started.position), step - started.step
-            self.start_step = step
-            self._record.resume_at(step)
+            self._position = dict(started.position)
+            self._steps_ahead = (number - started.step) * self._step.every
+            self.start_step = number * self._step.every
+            self._record.resume_at(self.start_step)
         else:
-            state = self._from_storage(state)
-            session.begin(self.start_step, self._position or {})
-        self._step.next_step = self.start_step + 1
-        with session.state_changed:
-            hold_state(session, self.start_step, state)
-        return state
+            whole = self._from_storage(whole)
+            session.begin(self.start_step // self._step.every, self._position or {})
+        return self._step.begin(whole, self.start_step)
 
     def _abstract_part(self) -> dict[str, jax.ShapeDtypeStruct]:
         session = self._session
@@ -215,7 +242,7 @@ class TrainContext:
             ahead=self._steps_ahead * self._job.global_batch if name == "train" else 0,
             deadline_s=self._job.deadlines.data_s,
             parts=1 if session is None else session.place.parts,
-            wanted=(lambda: (0,)) if session is None else (lambda: session.parts),
+            wanted=(lambda: (0,)) if session is None else session.parts_to_read,
         )
         self._streams.append(stream)
         if name == "train":
@@ -269,6 +296,7 @@ class TrainContext:
         self._record.finish()
         if self._session is not None:
             self._session.finish(self._record.save_last)
+            self._log.write(Averaged(rounds=self._session.rounds, sent_bytes=self._session.sent_bytes))
         if self._store is not None:
             self._store.close(self._job.deadlines.checkpoint_s)
 

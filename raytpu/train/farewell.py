@@ -69,8 +69,13 @@ class Farewell:
                     self._last, self.reason = step, reason
                 self._changed.notify_all()
 
+    def passed(self, step: int) -> None:
+        """Called at the end of each step."""
+        with self._changed:
+            self._step = step
+
     def is_last(self, step: int) -> bool:
-        """Called at the end of each step: whether the run ends here, after a save."""
+        """Called at the end of each step that can be saved: whether the run ends here, after a save."""
         with self._changed:
             self._step = step
             if self._proposed is not None and step >= self._proposed:

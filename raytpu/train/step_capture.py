@@ -125,7 +125,13 @@ class _CaptureContext:
     def jit(self, function: Callable[..., Any], **options: Any) -> _Program:
         return _Program(function, options, self)
 
-    def step(self, gradients: Callable[..., Any], apply: Callable[..., Any]) -> _Program:
+    def step(
+        self,
+        gradients: Callable[..., Any],
+        apply: Callable[..., Any],
+        parameters: Callable[[Any], Any] | None = None,
+    ) -> _Program:
+        del parameters  # of replicas only
         return self.jit(fused(gradients, apply), donate_argnums=0)
 
     def restore(self, state: Any) -> Any:

@@ -67,6 +67,9 @@ class StepRecord:
         self._pending: _Pending | None = None
         self._last_metrics: dict[str, float] = {}
         self._led, self._was_due = True, False
+        self._every = 1 if job.replica is None else job.replica.settings.every_steps
+        self.whole: Callable[[Any], Any] = lambda state: state
+        """What is saved for the user's state."""
         self._last: tuple[int, Any, Mapping[str, Any]] | None = None
         """Step, state and position, kept by replicas only: the state is in memory there anyway."""
         self._saved_step: int | None = None
@@ -141,8 +144,11 @@ class StepRecord:
         self._data_wait_s = 0.0
         if self._session is not None:
             self._last = (step, state, position)
-        last = self._farewell.is_last(step)
-        if state is not None and self._must_save(step, last):
+        self._farewell.passed(step)
+        # Between outer steps replicas have states of their own, none of which is the run's.
+        common = step % self._every == 0
+        last = common and self._farewell.is_last(step)
+        if state is not None and common and self._must_save(step, last):
             self._save(step, state, position)
         self._note_saves()
         if last and step != self._job.steps:
@@ -168,11 +174,12 @@ class StepRecord:
         """Of replicas, which all have the same state, the one that leads saves: also when it has just come to
         lead, because the last save of its predecessor may not have become durable."""
         led, self._led = self._led, self._session is None or self._session.leads
-        due = last or self._is_due(step)
+        due = last or self.is_due(step)
         self._was_due = self._was_due or due
         return self._store is not None and self._led and (due or (self._was_due and not led))
 
-    def _is_due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint of this step is wanted."""
         checkpoint = self._job.checkpoint
         return checkpoint is not None and (step % checkpoint.every_steps == 0 or step == self._job.steps)
 
@@ -181,7 +188,7 @@ class StepRecord:
         with self.pause():
             began = time.perf_counter()
             self._settle_save(self._store)
-            self._store.save(step, state, dict(position))
+            self._store.save(step, self.whole(state), dict(position))
             self._saved_step, self._saved_metrics = step, self._last_metrics
             self._log.write(CheckpointSaved(step=step, blocked_s=time.perf_counter() - began))
 

@@ -39,6 +39,7 @@ from raytpu.spec import (
     Slices,
     TextData,
     Workload,
+    outer_steps_fit,
     workload_yaml,
 )
 from raytpu.train.data_streams import stream_names
@@ -120,6 +121,8 @@ class JaxTrainer:
         self._replicas = (replicas or Replicas()) if across_slices == "replicas" else None
         if self._replicas is not None:
             _refuse_for_replicas(self.run_config, datasets)
+        if broken := list(outer_steps_fit(replicas or Replicas(), across_slices, self._config, checkpoint)):
+            raise SpecError("; ".join(f"{'.'.join(map(str, rule.at))}: {rule.message}" for rule in broken))
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._python_path = tuple(python_path)
         self._compile_cache = compile_cache

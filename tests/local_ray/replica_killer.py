@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ray.train import RunConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, SimulatedCluster, Slices
+from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, Replicas, SimulatedCluster, Slices
 from tests.local_ray.replica_loop import Note, loop, read_notes
 from tests.waiting import await_true
 
@@ -22,18 +22,27 @@ FULL_S = 90.0
 """For a replacement to take part, cold, on two busy cores."""
 
 
-def trainer(folder: Path, name: str, *, steps: int, recovery: Recovery | None = None) -> JaxTrainer:
+def trainer(
+    folder: Path,
+    name: str,
+    *,
+    steps: int,
+    recovery: Recovery | None = None,
+    replicas: Replicas | None = None,
+    save_every: int = 50,
+) -> JaxTrainer:
     """A run of ``replica_loop.loop`` on two replicas, whose notes go to ``folder / name``."""
     notes = folder / name
-    notes.mkdir()
+    notes.mkdir(exist_ok=True)
     return JaxTrainer(
         loop,
         train_loop_config={"steps": steps, "notes": str(notes)},
         slices=SLICES,
         mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
-        checkpoint=Checkpoint(path=str(folder / "runs"), every_steps=50, keep=2),
+        checkpoint=Checkpoint(path=str(folder / "runs"), every_steps=save_every, keep=2),
         run_config=RunConfig(name=name),
         across_slices="replicas",
+        replicas=replicas,
         recovery=recovery,
         compile_cache=str(folder / "cache"),
     )

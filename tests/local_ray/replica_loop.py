@@ -47,7 +47,7 @@ def loop(context: Any, config: dict[str, Any]) -> None:
     def first() -> Any:
         return {"weights": jnp.zeros(WIDTH), "momentum": jnp.zeros(WIDTH), "steps": jnp.zeros((), jnp.int32)}
 
-    train_step = context.step(gradients, apply)
+    train_step = context.step(gradients, apply, parameters=lambda state: state["weights"])
     shardings = {"weights": sharded, "momentum": sharded, "steps": whole}
     state = context.restore(context.jit(first, out_shardings=shardings)())
     notes = Path(config["notes"]) / f"{os.environ['TPU_NAME']}-{os.environ['TPU_WORKER_ID']}.jsonl"

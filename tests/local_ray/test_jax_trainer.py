@@ -12,9 +12,11 @@ import pytest
 import ray
 from ray.train import RunConfig, ScalingConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, Slices, hold, read_events, simulate
+from raytpu import Checkpoint, JaxTrainer, Mesh, Replicas, Slices, hold, read_events, simulate
 from raytpu.errors import RunStopped
-from raytpu.record import StepFinished
+from raytpu.record import Averaged, StepFinished
+from tests.local_ray.replica_killer import trainer
+from tests.local_ray.replica_loop import digests, read_notes
 from tests.waiting import await_true
 
 SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
@@ -128,3 +130,17 @@ def test_a_preempted_run_saves_its_last_step_and_goes_on_from_there(tmp_path: Pa
     assert second.metrics["total"] == 16 * (saved + 1)
     assert second.metrics["step"] == saved + 2
     assert second.checkpoint.path.endswith(f"checkpoints/{saved + 2}"), "Ray's dashboards live on its Result"
+
+
+@pytest.mark.local_ray
+def test_replicas_that_average_every_few_steps_are_one_again_where_they_are_saved(tmp_path: Path):
+    """Between two averages each goes its own way."""
+    run = trainer(tmp_path, "diloco", steps=20, replicas=Replicas(every_steps=5), save_every=10)
+    result = run.fit()
+
+    found = digests(read_notes(tmp_path / "diloco"))
+    states = {step: len(different) for (step, _), different in found.items()}
+    assert states == {step: 1 if step in (10, 20) else 2 for step in range(1, 21)}
+    assert (result.metrics or {})["step"] == 20
+    averaged = [each.event for each in read_events(run.directory) if isinstance(each.event, Averaged)]
+    assert [each.rounds for each in averaged] == [4] * 4

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from raytpu import Recovery, SimulatedCluster, read_events, simulate
+from raytpu import Recovery, Replicas, SimulatedCluster, read_events, simulate
 from raytpu.record import ProgramCompiled
 from tests.leftover_processes import find_leftovers
 from tests.local_ray.replica_killer import SLICES, Killer, trainer
@@ -20,6 +20,7 @@ from tests.local_ray.replica_loop import Note, digests, losses, read_notes
 from tests.waiting import await_true
 
 REFERENCE_STEPS = 200
+OUTER_REFERENCE_STEPS = 500
 
 
 @pytest.fixture
@@ -74,11 +75,45 @@ def test_killed_and_replaced_replicas_change_neither_survivors_nor_result(
     assert len(mine) == 3 * len({note.pid for note in own}), "first state, gradients, apply: once a process"
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(400)
+def test_a_loss_between_two_averages_changes_nothing_where_each_is_saved(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """The survivor makes the lost part's steps again, from a state that both had."""
+    every = Replicas(every_steps=10, outer_momentum=0.6)
+    trainer(tmp_path, "undisturbed", steps=OUTER_REFERENCE_STEPS, replicas=every, save_every=10).fit()
+    for steps in (50, OUTER_REFERENCE_STEPS):
+        trainer(tmp_path, "stopped", steps=steps, replicas=every, save_every=10).fit()
+
+    run = trainer(tmp_path, "killed", steps=1_000_000, replicas=every, save_every=10)
+    killer = Killer(cluster, run, tmp_path / "killed", random.Random(3))
+    thread = threading.Thread(target=killer.work, args=(2,))
+    thread.start()
+    assert run.fit().error is None
+    thread.join()
+    if killer.error is not None:
+        raise killer.error
+
+    reference = at_outer_steps(tmp_path / "undisturbed")
+    assert {len(states) for states in reference.values()} == {1}
+    assert at_outer_steps(tmp_path / "stopped") == reference
+    assert at_outer_steps(tmp_path / "killed") == reference
+    last = [note.time for note in read_notes(tmp_path / "killed") if note.step == OUTER_REFERENCE_STEPS]
+    assert killer.kills[0] < min(last), "the first loss came too late to be compared"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_for_long(cluster: SimulatedCluster, tmp_path: Path) -> None:
     seed = int(os.environ.get("RAYTPU_SOAK_SEED", random.randrange(1_000_000)))
     under_kills(cluster, tmp_path, int(os.environ.get("RAYTPU_SOAK_ROUNDS", "100")), seed)
+
+
+def at_outer_steps(folder: Path) -> dict[tuple[int, str], set[str]]:
+    """States after steps 10, 20 and so on."""
+    last = OUTER_REFERENCE_STEPS
+    return digests([note for note in read_notes(folder) if note.step % 10 == 0 and note.step <= last])
 
 
 def _longest_gap_s(notes: list[Note], around_s: float) -> float:

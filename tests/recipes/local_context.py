@@ -60,7 +60,13 @@ class LocalContext:
     def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return jax.jit(function, **options)
 
-    def step(self, gradients: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+    def step(
+        self,
+        gradients: Callable[..., Any],
+        apply: Callable[..., Any],
+        parameters: Callable[[Any], Any] | None = None,
+    ) -> Callable[..., Any]:
+        del parameters  # of replicas only
         return self.jit(fused(gradients, apply), donate_argnums=0)
 
     def restore(self, state: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from raytpu.record import (
     AttemptEnded,
     AttemptStarted,
+    Averaged,
     CheckpointDurable,
     CheckpointQuarantined,
     CheckpointRestored,
@@ -48,6 +49,7 @@ ONE_OF_EACH = (
     SampleWritten(text="def main():\n    return 'ä'"),
     AttemptEnded(ending="slice_lost", reason="slice-1/0 died"),
     ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
+    Averaged(rounds=10, sent_bytes=1 << 20),
     RunEnded(outcome="finished"),
 )
 

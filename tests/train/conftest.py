@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from raytpu.train.replicas import array_layout
 from raytpu.train.replicas.frames import TlsFiles
 from tests.exchange_members import Members
 from tests.tls_certificates import make_certificates
 
 
 @pytest.fixture
-def members() -> Iterator[Callable[..., Members]]:
+def members(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Members]]:
+    # So that arrays of 3 MB are several chunks for each owner.
+    monkeypatch.setattr(array_layout, "CHUNK_BYTES", 1 << 19)
     made: list[Members] = []
 
     def make(names: str, tls: TlsFiles | None = None) -> Members:

@@ -93,8 +93,10 @@ class Host:
 class World:
     """A coordinator, and members of two hosts each."""
 
-    def __init__(self, *founders: str, steps: int = 30, **settings: Any) -> None:
-        self.steps, self.settings = steps, Replicas(**settings)
+    def __init__(
+        self, *founders: str, steps: int = 30, host: Callable[..., Host] = Host, **settings: Any
+    ) -> None:
+        self.steps, self.settings, self._host = steps, Replicas(**settings), host
         self.lost: dict[str, str] = {}
         self.admitted: list[str] = []
         self.hosts: dict[str, list[Host]] = {}
@@ -123,7 +125,7 @@ class World:
         for position in range(HOSTS):
             assignment = processes[position]
             session = ReplicaSession(place, _on_loopback(assignment), Deadlines())
-            host = Host(session, position, joining, self.steps)
+            host = self._host(session, position, joining, self.steps)
             if before_step is not None:
                 host.before_step = before_step
             hosts.append(host)
@@ -149,7 +151,7 @@ class World:
     def end_soon(self, members: Sequence[str]) -> None:
         """Let these end a few steps from now, all at the same one."""
         hosts = [host for member in members for host in self.hosts[member]]
-        self.steps = max(host.done for host in hosts) + 100
+        self.steps = (max(host.done for host in hosts) + 100) // 20 * 20
         for host in hosts:
             host.steps = self.steps
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,43 @@ def test_chunks_cover_every_byte_once_and_the_owners_share_evenly(owners, sizes)
     assert all((each == 1).all() for each in seen)
     shares = [sum(chunk.size_bytes for chunk in chunks if chunk.owner == owner) for owner in owners]
     assert max(shares) - min(shares) <= 2 * 64 * (len(sizes) + 1)
+
+
+class OnDevice:
+    """Like a JAX array on a device: it is fetched when numpy asks for it."""
+
+    def __init__(self, array: np.ndarray, fetch: Callable[[], object]) -> None:
+        self.shape, self.dtype, self._array, self._fetch = array.shape, array.dtype, array, fetch
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del dtype, copy
+        self._fetch()
+        return self._array
+
+
+def test_what_has_come_from_the_devices_is_sent_while_the_rest_is_on_its_way(members):
+    group = members("ab")
+    parts = [[np.full(1 << 20, number, np.float32)] * 4 for number in (1, 2)]
+    late = OnDevice(parts[0][3], lambda: await_true("a to send", lambda: group.exchanges["a"].sent_bytes))
+
+    results = group.average("ab", [[*parts[0][:3], late], parts[1]])
+
+    assert_same_bits(results["b"], mean_of(parts))
+
+
+@pytest.mark.parametrize("at", [0, 3], ids=["to be summed or sent", "later"])
+def test_an_array_that_does_not_come_from_its_device_is_told_to_who_waits(members, at):
+    def fail() -> None:
+        raise RuntimeError("INTERNAL: the chip is gone")
+
+    group = members("ab")
+    arrays: list[Any] = [np.ones(1 << 20, np.float32)] * 4
+    lost = [*arrays[:at], OnDevice(arrays[at], fail), *arrays[at + 1 :]]
+    waiting = group.start("a", "ab", [lost, arrays])
+    group.start("b", "ab", [lost, arrays])
+
+    with pytest.raises(RuntimeError, match="the chip is gone"):
+        waiting.result(10)
 
 
 # -- losses ------------------------------------------------------------------------------------------------

@@ -6,9 +6,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from raytpu.record import EventLog, RunDirectory
+from tests.train.diloco_hosts import EVERY, MOMENTUM, RATE, DilocoHost, assert_same, reference
 from tests.train.replica_hosts import World, assert_exact
 from tests.waiting import await_true
 
@@ -43,6 +47,30 @@ def test_replicas_that_are_killed_and_replaced_stay_exact(chaos: World, seed: in
 
     assert_exact(chaos, *living)
     assert len(chaos.lost) == 12, "no healthy replica was given up"
+
+
+def test_replicas_that_average_every_few_steps_stay_exact_where_they_meet(tmp_path: Path) -> None:
+    """Whatever is lost in a round, it is made again from what all had."""
+    log = EventLog(RunDirectory.newest(str(tmp_path), "run"), "host")
+    world = World(
+        "m0",
+        "m1",
+        steps=1_000_000,
+        host=partial(DilocoHost, log=log),
+        every_steps=EVERY,
+        outer_learning_rate=RATE,
+        outer_momentum=MOMENTUM,
+    )
+    living = shaken(world, 5, random.Random(4))
+    ended = {member: world.hosts[member][0].states[world.steps] for member in living}
+    lost = list(world.lost)
+    world.close()
+    log.close()
+
+    wanted = reference(world.steps, 0, lambda _: True)
+    for member in living:
+        assert_same(ended[member], wanted)
+    assert len(lost) == 5, "no healthy replica was given up"
 
 
 @pytest.mark.soak

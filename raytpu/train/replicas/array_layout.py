@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-CHUNK_BYTES = 1 << 20
-"""What is sent, received and summed at once: with what it is added to, it stays in a core's cache."""
+CHUNK_BYTES = 4 << 20
+"""What is sent, received and summed at once. Each costs some 0.2 ms of Python, a fifth of a core's time at
+1 MB: of 128 MB between two members 1.7 GB/s came with 4 MB, 1.4 with 1 MB (2 cores)."""
+
+TURNS = 8
+"""Ranges of each owner, where they are chunks of the full size. By feel."""
 
 ALIGNED_BYTES = 64
 """Arrays are cut at multiples of it, so at whole elements; JAX takes over arrays that begin at one."""
@@ -31,6 +35,15 @@ class ArraySpec:
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+class Source(Protocol):
+    """An array in host memory, or one on a device, which numpy fetches when it asks for the contents."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,7 @@ class Chunk:
     pieces: tuple[Piece, ...]
 
 
-def specs_of(arrays: Sequence[np.ndarray]) -> tuple[ArraySpec, ...]:
+def specs_of(arrays: Sequence[Source]) -> tuple[ArraySpec, ...]:
     return tuple(ArraySpec(array.shape, array.dtype) for array in arrays)
 
 
@@ -64,9 +77,11 @@ def fingerprint(specs: Sequence[ArraySpec], parts: Sequence[str]) -> int:
 
 @lru_cache(maxsize=8)
 def cut(specs: tuple[ArraySpec, ...], owners: tuple[str, ...]) -> tuple[Chunk, ...]:
-    """The chunks of ``specs``; each owner has a range of neighbouring ones, equal but for
-    ``ALIGNED_BYTES``."""
-    share = -(-sum(spec.size_bytes for spec in specs) // len(owners))
+    """The chunks of ``specs``. Owners take turns with ranges of neighbouring ones, which are equal but for
+    ``ALIGNED_BYTES``: several, so that whoever sends the first arrays first has something for each."""
+    total = sum(spec.size_bytes for spec in specs)
+    owners = owners * min(max(total // (len(owners) * CHUNK_BYTES), 1), TURNS)
+    share = -(-total // len(owners))
     chunks: list[Chunk] = []
     pieces: list[Piece] = []
     owner = size = position = 0

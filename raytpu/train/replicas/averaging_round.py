@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from raytpu.errors import HostMismatch, SpecError
-from raytpu.train.replicas.array_layout import ArraySpec, Chunk, cut, fingerprint, specs_of
+from raytpu.train.replicas.array_layout import ArraySpec, Chunk, Source, cut, fingerprint, specs_of
 from raytpu.train.replicas.frames import Frame, PeerLost
 from raytpu.train.replicas.ordered_mean import OrderedMean
 from raytpu.train.replicas.result_memory import ResultMemory
@@ -43,7 +44,8 @@ class Round:
         return f"the average of step {self.step} (epoch {self.epoch})"
 
 
-Outgoing = tuple[Frame, list[np.ndarray]]
+Outgoing = tuple[Frame, Callable[[], list[np.ndarray]]]
+"""A header, and what gives the bytes after it; may wait for them to come from a device."""
 
 
 class AveragingRound:
@@ -53,7 +55,7 @@ class AveragingRound:
     def __init__(
         self,
         round: Round,
-        own: Mapping[int, Sequence[np.ndarray]],
+        own: Mapping[int, Sequence[Source]],
         like: Sequence[ArraySpec],
         memory: ResultMemory,
         changed: threading.Condition,
@@ -63,7 +65,6 @@ class AveragingRound:
         self.round, self._changed, self._wake = round, changed, wake
         specs = tuple(like)
         _check(round, own, specs)
-        own = {part: [np.asarray(array, order="C") for array in arrays] for part, arrays in own.items()}
         self.mean = OrderedMean(specs, len(round.parts), own, memory)
         self.chunks = cut(specs, tuple(dict.fromkeys(round.parts)))
         self.check = fingerprint(specs, round.parts)
@@ -83,7 +84,8 @@ class AveragingRound:
             if chunk.owner != round.me:
                 for part in sorted(own):
                     frame = self._frame(PART, part, chunk)
-                    self._parts_out[chunk.owner].append((frame, self.mean.own_bytes(part, chunk)))
+                    contents = partial(self.mean.own_bytes, part, chunk)
+                    self._parts_out[chunk.owner].append((frame, contents))
         self._unsent = {member: len(self._parts_out[member]) + len(self._mine) for member in round.others}
 
     @property
@@ -156,9 +158,9 @@ class AveragingRound:
         if not self._means_owed[member] and self.ended:
             self._wake()
 
-    def receive_part(self, frame: Frame, chunk: Chunk, data: np.ndarray) -> None:
-        """Add a part of a chunk that we own, after those before it. Returns early when the round has
-        failed."""
+    def receive_part(self, frame: Frame, chunk: Chunk, data: np.ndarray | None) -> None:
+        """Add a part of a chunk that we own, after those before it; ``data`` as for ``OrderedMean.add``.
+        Returns early when the round has failed."""
         turn = self.mean.foreign.index(frame.part)
         with self._changed:
             self._parts_owed[self.round.parts[frame.part]] -= 1
@@ -187,7 +189,7 @@ class AveragingRound:
 
     def _distribute(self, chunk: Chunk) -> None:
         self._unfinished -= 1
-        outgoing = self._frame(MEAN, 0, chunk), self.mean.result_bytes(chunk)
+        outgoing = self._frame(MEAN, 0, chunk), partial(self.mean.result_bytes, chunk)
         for member in self.round.others:
             self._means_out[member].append(outgoing)
         self._changed.notify_all()
@@ -198,7 +200,7 @@ class AveragingRound:
         return Frame(kind, part, chunk.index, *self.round.key, self.check, chunk.size_bytes)
 
 
-def _check(round: Round, own: Mapping[int, Sequence[np.ndarray]], specs: tuple[ArraySpec, ...]) -> None:
+def _check(round: Round, own: Mapping[int, Sequence[Source]], specs: tuple[ArraySpec, ...]) -> None:
     mine = {part for part, member in enumerate(round.parts) if member == round.me}
     if set(own) != mine:
         raise SpecError(f"{round.me} computes parts {sorted(mine)}, but contributes {sorted(own)}")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,8 @@ class _Host:
     caller: Caller
     endpoint: Endpoint
     beat: Beat
+    advanced_s: float = field(default_factory=time.monotonic)
+    """When its beats began to tell of the step that it is at."""
     voted: tuple[int, int] = (-1, -1)
     """Epoch and step of the last vote."""
     finished: bool = False
@@ -188,7 +190,10 @@ class Coordinator:
                 if message.attached is not None:
                     self._decide(message.attached)
             case Beat():
-                self._hosts[self._of[caller]].beat = message
+                host = self._hosts[self._of[caller]]
+                if message.step != host.beat.step:
+                    host.advanced_s = time.monotonic()
+                host.beat = message
             case Started():
                 self._founder_started(self._of[caller][0], message)
             case Accuses():
@@ -289,26 +294,33 @@ class Coordinator:
                 del self._accused[member, epoch]
                 self._lose(member, f"its peers cannot reach it: {reason}")
         if view is not None and view.running and now_s - self._since_s > self._patience_s:
-            self._lose_stuck(view, now_s - self._since_s)
+            self._lose_stuck(view, now_s)
 
     @property
     def _patience_s(self) -> float:
         usual_s = statistics.median(self._steps) if self._steps else 0.0
-        return max(self._settings.stuck_s, STUCK_TIMES * usual_s)
+        return max(self._settings.stuck_s, STUCK_TIMES * usual_s / self._settings.every_steps)
 
-    def _lose_stuck(self, view: View, seconds: float) -> None:
-        """Give up those that all others wait for; when all are late, nobody is: it may be the program."""
+    def _lose_stuck(self, view: View, now_s: float) -> None:
+        """Give up those that all others wait for; when all are late, nobody is: it may be the program.
+        Whoever has come to another of the steps between two averages meanwhile is only slow."""
         late: dict[str, list[int]] = {}
+        stuck_s: dict[str, float] = {}
         for (member, position), host in self._hosts.items():
             computes = not host.beat.exchanging and not host.beat.phase
             if member in view.members and host.voted != (view.epoch, view.step) and computes:
                 late.setdefault(member, []).append(position)
-        if not late or set(late) == set(view.members):
+                since_s = max(self._since_s, host.advanced_s)
+                stuck_s[member] = max(stuck_s.get(member, 0.0), now_s - since_s)
+        stuck = {member for member, seconds in stuck_s.items() if seconds > self._patience_s}
+        if not stuck or set(late) == set(view.members):
             return
+        what = "step" if self._settings.every_steps == 1 else "outer step"
         reasons = {
-            member: f"its host {', '.join(map(str, sorted(positions)))} has been at step {view.step} for "
-            f"{seconds:.0f} s, the others wait"
+            member: f"its host {', '.join(map(str, sorted(positions)))} has been at {what} {view.step} for "
+            f"{stuck_s[member]:.0f} s, the others wait"
             for member, positions in late.items()
+            if member in stuck
         }
         for host in self._hosts.values():
             shown = "; ".join(f"{member}: {reason}" for member, reason in reasons.items())

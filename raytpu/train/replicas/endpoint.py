@@ -26,9 +26,6 @@ Handler = Callable[[socket.socket, str], None]
 """Called with a connection, which it has to ``accept``, and the member at its other end, in a thread of the
 connection's own, which ends, and closes the connection, when the handler returns or raises ``OSError``."""
 
-SOCKET_BUFFER_BYTES = 4 << 20
-"""Each way. The kernel may grant less (``net.core.rmem_max``, ``wmem_max``)."""
-
 DIAL_S = 10.0
 """For a peer's kernel to take a connection; a host that is gone without a trace never does. By feel."""
 
@@ -61,8 +58,6 @@ class Endpoint:
             self._listener = socket.create_server(bind, family=family, backlog=128)
         except OSError as error:
             raise HostMismatch(f"{me}: cannot listen for peers on {bind[0]}:{bind[1]}: {error}") from error
-        # Connections inherit it; set before the connection, because the window is agreed on at its start.
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         host, port = self._listener.getsockname()[:2]
         self.address: Address = (host, port)
         self.start(self._accept, "accept")
@@ -233,5 +228,6 @@ def shut(connection: socket.socket) -> None:
 
 
 def _tune(connection: socket.socket) -> None:
+    """Buffers are left to the kernel: a size that is set is cut to ``net.core.rmem_max`` (208 KB by default)
+    and never grows with the connection, and one that is larger than needed leaves the cores' caches."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)

@@ -22,10 +22,16 @@ def host_shards(tree: Any) -> list[np.ndarray]:
 
     They are views where the backend allows it: valid as long as the arrays are neither deleted nor donated.
     """
+    return [np.asarray(shard) for shard in shards_to_fetch(tree)]
+
+
+def shards_to_fetch(tree: Any) -> list[jax.Array]:
+    """As ``host_shards``, but still on their way from the devices; ``np.asarray`` waits for one."""
     leaves = jax.tree.leaves(tree)
-    for leaf in leaves:
-        leaf.copy_to_host_async()
-    return [np.asarray(shard.data) for leaf in leaves for _, shard in sorted(_distinct(leaf).items())]
+    shards = [shard.data for leaf in leaves for _, shard in sorted(_distinct(leaf).items())]
+    for shard in shards:
+        shard.copy_to_host_async()
+    return shards
 
 
 def specs_of_host_shards(tree: Any) -> list[ArraySpec]:

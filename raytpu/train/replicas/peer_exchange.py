@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from raytpu.errors import DeadlineExceeded, HostMismatch, SpecError
-from raytpu.train.replicas.array_layout import CHUNK_BYTES, ArraySpec, specs_of
+from raytpu.train.replicas.array_layout import CHUNK_BYTES, ArraySpec, Source, specs_of
 from raytpu.train.replicas.averaging_round import MEAN, AveragingRound, Outgoing, Round
 from raytpu.train.replicas.endpoint import Address, Endpoint, accept, shut
 from raytpu.train.replicas.frames import (
@@ -85,6 +85,8 @@ class PeerExchange:
         self._cancelled_epoch: float = -1
         self._members: frozenset[str] = frozenset()
         """Of the last round, to know who has left."""
+        self.sent_bytes = 0
+        """By all rounds so far, headers included."""
         self._outlets: dict[str, _Outlet] = {}
         self._inlets: dict[str, socket.socket] = {}
         self._wake_in, self._wake_out = socket.socketpair()
@@ -96,7 +98,7 @@ class PeerExchange:
 
     def average(
         self,
-        contributions: Mapping[int, Sequence[np.ndarray]],
+        contributions: Mapping[int, Sequence[Source]],
         round: Round,
         *,
         deadline_s: float,
@@ -110,6 +112,7 @@ class PeerExchange:
 
         Args:
             contributions: the arrays of every part that ``round.me`` computes, by number of part; floats.
+                Those that are on a device are fetched while others are sent.
             like: the arrays' shapes and dtypes, when there are no contributions to tell them.
 
         Raises:
@@ -227,14 +230,18 @@ class PeerExchange:
                 outlet.connection = connection
                 self._wake()
             while (next_up := self._next(outlet)) is not None:
-                work, (frame, buffers) = next_up
-                send_all(connection, [pack(frame), *buffers])
+                work, (frame, contents) = next_up
+                header = pack(frame)
+                send_all(connection, [header, *contents()])
                 with self._changed:
+                    self.sent_bytes += len(header) + frame.length
                     work.sent(outlet.member)
         except PeerLost as error:
             self._end_outlet(outlet, error.reason, while_sending=True)
         except OSError as error:
             self._end_outlet(outlet, f"the connection broke: {error}", while_sending=True)
+        except RuntimeError as error:  # of XLA: an array does not come from its device
+            self._fail(error)
         finally:
             if connection is not None:
                 self._endpoint.hang_up(connection)
@@ -277,11 +284,15 @@ class PeerExchange:
         except OSError as error:
             self._end_inlet(connection, member, str(error))
             raise
-        except HostMismatch as error:
-            with self._changed:
-                if self._round is not None:
-                    self._round.fail(error)
+        except (HostMismatch, RuntimeError) as error:  # RuntimeError: as in _write
+            self._fail(error)
             self._end_inlet(connection, member, str(error))
+
+    def _fail(self, error: Exception) -> None:
+        """Have ``average`` raise ``error``."""
+        with self._changed:
+            if self._round is not None:
+                self._round.fail(error)
 
     def _await_round(self, frame: Frame) -> AveragingRound | None:
         """The round of a frame; ``None`` when that is over. Peers that are ahead of us wait here, and the
@@ -308,6 +319,10 @@ class PeerExchange:
                 receive_into(connection, target.data)
             with self._changed:
                 work.received_mean(member)
+        elif work.mean.fits_result(frame.part):
+            for target in work.mean.result_bytes(chunk):
+                receive_into(connection, target.data)
+            work.receive_part(frame, chunk, None)
         else:
             received = scratch[: frame.length]
             receive_into(connection, received.data)

@@ -20,7 +20,7 @@ from raytpu.plan.replica_messages import Committed, Pulled, Ready, ViewChanged, 
 from raytpu.plan.replica_view import View
 from raytpu.spec import Deadlines
 from raytpu.train.job import ReplicaPlace
-from raytpu.train.replicas.array_layout import ArraySpec
+from raytpu.train.replicas.array_layout import ArraySpec, Source
 from raytpu.train.replicas.averaging_round import Round
 from raytpu.train.replicas.endpoint import Endpoint
 from raytpu.train.replicas.frames import PeerLost
@@ -59,6 +59,8 @@ class ReplicaSession:
         self._said_pulled = -1
         self._state: Callable[[], Arrays] | None = None
         self._applied = -1
+        self.rounds = 0
+        """Averages that were committed here."""
         self.state_changed = threading.Condition()
         """Held while the state is being changed or copied: a copy of an array that is donated is lost."""
 
@@ -108,6 +110,15 @@ class ReplicaSession:
         view = self._view
         return () if view is None else view.parts_of(self._me)
 
+    def parts_to_read(self) -> tuple[int, ...]:
+        """The parts whose rows are wanted soon; with ``every_steps`` others wait for the outer step."""
+        return self.parts if self.place.settings.every_steps == 1 else self.parts[:1]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this host has sent to its peers for averages."""
+        return self._exchange.sent_bytes
+
     @property
     def leads(self) -> bool:
         """Whether this replica speaks for all: it saves, and its metrics are recorded."""
@@ -115,7 +126,7 @@ class ReplicaSession:
         return view is not None and view.full[:1] == (self._me,)
 
     def commit(
-        self, step: int, compute: Callable[[int], Arrays], like: Sequence[ArraySpec]
+        self, step: int, compute: Callable[[int], Sequence[Source]], like: Sequence[ArraySpec]
     ) -> list[np.ndarray]:
         """The average over all parts of ``step``, once every living replica has it.
 
@@ -127,9 +138,8 @@ class ReplicaSession:
             SliceLost: this replica was given up.
             RunFailed: the driver is gone, or no replica has the state any more.
         """
-        contributions: dict[int, Arrays] = {}
+        contributions: dict[int, Sequence[Source]] = {}
         averages: list[np.ndarray] | None = None
-        self.membership.at(step)
         while True:
             view = self._view
             assert view is not None, "begin or join comes first"
@@ -146,6 +156,7 @@ class ReplicaSession:
             if isinstance(word, Committed):
                 if averages is None:
                     raise RunFailed(f"step {step} was committed without {self._me}: a bug of raytpu's")
+                self.rounds += 1
                 return averages
             averages = None
 
@@ -175,7 +186,7 @@ class ReplicaSession:
         self._endpoint.close()
 
     def _average(
-        self, view: View, contributions: Mapping[int, Arrays], like: Sequence[ArraySpec]
+        self, view: View, contributions: Mapping[int, Sequence[Source]], like: Sequence[ArraySpec]
     ) -> list[np.ndarray] | None:
         mine = {part: contributions[part] for part in view.parts_of(self._me)}
         peers = self.membership.peers(view)
