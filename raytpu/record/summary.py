@@ -21,6 +21,7 @@ from raytpu.record.events import (
     Evaluated,
     Event,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -67,6 +68,8 @@ class RunSummary:
     attempts: int
     lost_slices: tuple[str, ...]
     """In the order in which they were lost, over all attempts."""
+    notices: tuple[PreemptionNoticed, ...]
+    """Of hosts that were to go away, over all attempts."""
     last_step: int | None
     total_steps: int | None
     loss_first: float | None
@@ -139,6 +142,7 @@ def summarise(
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
         lost_slices=tuple(_lost_slices(events)),
+        notices=tuple(event for event in events if isinstance(event, PreemptionNoticed)),
         last_step=last_step,
         total_steps=started.steps,
         loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),

@@ -19,6 +19,7 @@ from raytpu.record import (
     Evaluated,
     HostReady,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -48,6 +49,7 @@ ONE_OF_EACH = (
     SampleWritten(text="def main():\n    return 'ä'"),
     AttemptEnded(ending="slice_lost", reason="slice-1/0 died"),
     ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
+    PreemptionNoticed(host="slice-1/0", source="its process got SIGTERM", seconds=25.0),
     RunEnded(outcome="finished"),
 )
 
