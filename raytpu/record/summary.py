@@ -127,8 +127,7 @@ def summarise(
     started = _last(events, RunStarted) or RunStarted(run=run)
     state, reason = _state(events, driver_alive, silence)
     attempt = max((event.attempt for event in events if isinstance(event, AttemptStarted)), default=None)
-    steps = steps_of(records)
-    kept = [step for step in steps if step.kept]
+    kept = [step for step in steps_of(records) if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
     last_step = kept[-1].event.step if kept else None

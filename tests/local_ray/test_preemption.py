@@ -1,0 +1,164 @@
+"""Slices that go away with a notice: what is done in time costs no step. Real SIGTERM, real drains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.train import Result, RunConfig
+
+from raytpu import Checkpoint, JaxTrainer, Mesh, RunDirectory, SimulatedCluster, read_events, simulate
+from raytpu.gang import ray_internals
+from raytpu.record import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointRestored,
+    HostReady,
+    PreemptionNoticed,
+    ReplicaLost,
+    StepFinished,
+    render_summary,
+    summarise,
+)
+from tests.local_ray import replica_loop
+from tests.local_ray.replica_killer import SLICES
+from tests.local_ray.replica_loop import digests, read_notes
+from tests.local_ray.test_lockstep_recovery import loop
+from tests.waiting import await_true
+
+NOTICE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SimulatedCluster]:
+    """Three slices of two hosts, one more than a run takes."""
+    with simulate(SLICES.model_copy(update={"count": 3})) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+        ray.shutdown()
+
+
+def lockstep(folder: Path, name: str, **config: Any) -> JaxTrainer:
+    """A run that saves only when it is told to."""
+    return JaxTrainer(
+        loop,
+        train_loop_config=config,
+        slices=SLICES,
+        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+        checkpoint=Checkpoint(path=str(folder), every_steps=10_000),
+        run_config=RunConfig(name=name),
+    )
+
+
+def events_of(directory: RunDirectory, kind: type) -> list[Any]:
+    return [each for each in read_events(directory) if isinstance(each.event, kind)]
+
+
+def steps_of(directory: RunDirectory, attempt: int) -> list[int]:
+    return sorted({each.event.step for each in events_of(directory, StepFinished) if each.attempt == attempt})
+
+
+def fit_while(run: JaxTrainer, disturb: Callable[[], None]) -> Result:
+    """The result of a run that is disturbed from another thread, whose error is raised here."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            disturb()
+        except BaseException as error:  # the thread's boundary
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    result = run.fit()
+    thread.join(60)
+    if errors:
+        raise errors[0]
+    return result
+
+
+def pid_of(directory: RunDirectory, host: str) -> int:
+    return next(each.event.pid for each in events_of(directory, HostReady) if each.event.host == host)
+
+
+@pytest.mark.local_ray
+def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """It works until its replacement has the state, and leaves between two steps."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    run = JaxTrainer(
+        replica_loop.loop,
+        train_loop_config={"steps": 1_000_000, "notes": str(notes)},
+        slices=SLICES,
+        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+        checkpoint=Checkpoint(path=str(tmp_path / "runs"), every_steps=10_000),
+        run_config=RunConfig(name="left"),
+        across_slices="replicas",
+    )
+
+    def disturb() -> None:
+        await_true("the run to train", lambda: len(read_notes(notes)) > 40, 120)
+        os.kill(pid_of(run.directory, "slice-1/0"), signal.SIGTERM)
+        await_true("the slice to leave", lambda: events_of(run.directory, ReplicaLost), NOTICE_S)
+        (notes / "end").write_text(str(max(note.step for note in read_notes(notes)) + 100))
+
+    fit_while(run, disturb)
+
+    [noticed] = events_of(run.directory, PreemptionNoticed)
+    assert (noticed.event.host, noticed.event.source) == ("slice-1/0", "its process got SIGTERM")
+    assert 20 < noticed.event.seconds < 25
+    [left] = events_of(run.directory, ReplicaLost)
+    assert (left.event.slice, left.event.reason) == (
+        "slice-1",
+        "slice-1/0 goes away: its process got SIGTERM",
+    )
+    states = digests(read_notes(notes))
+    assert {len(each) for each in states.values()} == {1}, "replicas differ"
+    last = {host: note.step for note in read_notes(notes) for host in [note.slice]}
+    assert min(step for step in last.values()) == last["slice-1"], "the others went on"
+    first_of_new = min(note.step for note in read_notes(notes) if note.slice == "slice-2")
+    assert first_of_new <= last["slice-1"] + 1, "its replacement was there before it left"
+    assert "notice       slice-1/0: its process got SIGTERM, " in render_summary(
+        summarise(read_events(run.directory))
+    )
+    await_true("Ray to let the node go", lambda: not cluster.host("slice-1", 0).alive, 30)
+
+
+@pytest.mark.local_ray
+def test_lockstep_hands_over_to_a_free_slice_inside_the_notice(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Stock Ray trained on beside an idle spare, and lost 73 steps."""
+    if not cluster.host("slice-1", 0).alive:
+        cluster.add_host("slice-1", 0)
+    run = lockstep(tmp_path, "moved", steps=60, pause_s=0.2)
+
+    def disturb() -> None:
+        await_true("the run to train", lambda: (steps_of(run.directory, 1) or [0])[-1] >= 10, 120)
+        slices = events_of(run.directory, AttemptStarted)[0].event.slices
+        cluster.preempt_host(slices[1], 0, NOTICE_S)
+
+    result = fit_while(run, disturb)
+
+    assert result.metrics["step"] == 60
+    [noticed] = events_of(run.directory, PreemptionNoticed)
+    assert noticed.event.source == "Ray drains its node"
+    first, second = (each.event.slices for each in events_of(run.directory, AttemptStarted))
+    gone = noticed.event.host.partition("/")[0]
+    assert (gone in first, gone in second) == (True, False)
+    endings = [(each.event.ending, each.event.slices) for each in events_of(run.directory, AttemptEnded)]
+    assert endings == [("slice_lost", (gone,)), ("completed", ())]
+    done, redone = steps_of(run.directory, 1), steps_of(run.directory, 2)
+    [restored] = {each.event.step for each in events_of(run.directory, CheckpointRestored)}
+    assert (done[-1], redone[0]) == (restored, restored + 1), "no step is lost"
+    began = next(each.time_s for each in events_of(run.directory, StepFinished) if each.attempt == 2)
+    print(f"RAYTPU_HAND_OVER_S={began - noticed.time_s:.1f}")
+    assert began - noticed.time_s < NOTICE_S
