@@ -16,7 +16,7 @@ from functools import partial
 
 from ray.exceptions import RayError
 
-from raytpu.errors import RaytpuError
+from raytpu.errors import RaytpuError, RunFailed
 from raytpu.gang import Host, PreemptionNotice, call_hosts
 from raytpu.plan.hand_over import Pace
 from raytpu.record import EventLog, StateChanged
@@ -108,9 +108,13 @@ class LastSave:
 
     def __init__(self, hosts: Sequence[Host], log: EventLog) -> None:
         self._hosts, self._log = hosts, log
-        self._lock = threading.Lock()
+        self._lock, self._over = threading.Lock(), threading.Event()
         self.step: int | None = None
         """The last one, once it is agreed on."""
+
+    def close(self) -> None:
+        """The hosts are at their end anyway: wait for no more answers."""
+        self._over.set()
 
     def save(self, reason: str, seconds_left: float) -> bool:
         """Whether all hosts will end after the same step, soon, whoever asked. Waits for their answers."""
@@ -125,12 +129,16 @@ class LastSave:
     def _agreed(self, reason: str, deadline_s: float) -> int | None:
         why = "no step was agreed on"
         try:
-            step = agree_on_last_step(self._hosts, reason, deadline_s)
+            step = agree_on_last_step(self._hosts, reason, deadline_s, self._raise_when_over)
         except (RaytpuError, RayError) as error:  # the attempt ends by its own signs; this only tells
             step, why = None, str(error).splitlines()[0]
-        if step is None:
+        if step is None and not self._over.is_set():
             self._log.write(StateChanged(state="preempted", reason=f"no last save: {why}"))
         return step
+
+    def _raise_when_over(self) -> None:
+        if self._over.is_set():
+            raise RunFailed("the attempt is over")
 
 
 class SaveOnNotice:
@@ -156,13 +164,23 @@ class SaveOnNotice:
             ).start()
 
 
-def agree_on_last_step(hosts: Sequence[Host], reason: str, deadline_s: float) -> int | None:
+def agree_on_last_step(
+    hosts: Sequence[Host], reason: str, deadline_s: float, alive: Callable[[], None]
+) -> int | None:
     """Let every host save and end after the same step; that step, or ``None`` when they could not agree.
+
+    ``alive`` is called about twice a second while their answers are awaited; it may raise to end the wait.
 
     Raises:
         DeadlineExceeded, HostLost: a host did not answer.
     """
-    ask = partial(call_hosts, hosts, waited_for="the hosts to agree on a last step", deadline_s=deadline_s)
+    ask = partial(
+        call_hosts,
+        hosts,
+        waited_for="the hosts to agree on a last step",
+        deadline_s=deadline_s,
+        alive=alive,
+    )
     for tries in range(TRIES):
         step = max(ask("current_step")) + (MARGIN << tries)
         accepted: list[bool] = [False]

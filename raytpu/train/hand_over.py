@@ -53,6 +53,7 @@ class HandOver:
     def close(self) -> None:
         """The attempt is over."""
         self._closed.set()
+        self._last.close()
         self._notices.close()
         if self._thread.is_alive():
             self._thread.join(RELEASE_S)

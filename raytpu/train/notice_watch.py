@@ -100,6 +100,8 @@ class NoticeWatch:
 
     def _look(self) -> None:
         places = {host.node_id: host for each in self._held() for host in each.hosts}
+        if not places:
+            return
         now_s = time.monotonic()
         for node_id, end_s in ray_internals.draining_nodes().items():
             if node_id in places:

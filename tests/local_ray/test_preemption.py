@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ import pytest
 import ray
 from ray.train import Result, RunConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, RunDirectory, SimulatedCluster, read_events, simulate
+from raytpu import (
+    Checkpoint,
+    JaxTrainer,
+    Mesh,
+    Recovery,
+    RunDirectory,
+    SimulatedCluster,
+    hold,
+    read_events,
+    simulate,
+)
+from raytpu.errors import RunStopped
 from raytpu.gang import ray_internals
 from raytpu.record import (
     AttemptEnded,
@@ -24,6 +36,7 @@ from raytpu.record import (
     ReplicaLost,
     StepFinished,
     render_summary,
+    request_stop,
     summarise,
 )
 from tests.local_ray import replica_loop
@@ -44,6 +57,15 @@ def cluster() -> Iterator[SimulatedCluster]:
         ray.shutdown()
 
 
+def whole(cluster: SimulatedCluster) -> SimulatedCluster:
+    """The cluster with every host up, whatever a test before has cost it."""
+    for each in cluster.slices:
+        for host in each.hosts:
+            if not host.alive:
+                cluster.add_host(host.slice_name, host.worker_id)
+    return cluster
+
+
 def lockstep(folder: Path, name: str, **config: Any) -> JaxTrainer:
     """A run that saves only when it is told to."""
     return JaxTrainer(
@@ -53,6 +75,19 @@ def lockstep(folder: Path, name: str, **config: Any) -> JaxTrainer:
         mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
         checkpoint=Checkpoint(path=str(folder), every_steps=10_000),
         run_config=RunConfig(name=name),
+    )
+
+
+def replicas(folder: Path, name: str, notes: Path, recovery: Recovery | None = None) -> JaxTrainer:
+    return JaxTrainer(
+        replica_loop.loop,
+        train_loop_config={"steps": 1_000_000, "notes": str(notes)},
+        slices=SLICES,
+        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
+        checkpoint=Checkpoint(path=str(folder), every_steps=10_000),
+        run_config=RunConfig(name=name),
+        across_slices="replicas",
+        recovery=recovery,
     )
 
 
@@ -94,21 +129,13 @@ def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
     """It works until its replacement has the state, and leaves between two steps."""
     notes = tmp_path / "notes"
     notes.mkdir()
-    run = JaxTrainer(
-        replica_loop.loop,
-        train_loop_config={"steps": 1_000_000, "notes": str(notes)},
-        slices=SLICES,
-        mesh=Mesh(dcn={"replica": 2}, ici={"fsdp": 8}),
-        checkpoint=Checkpoint(path=str(tmp_path / "runs"), every_steps=10_000),
-        run_config=RunConfig(name="left"),
-        across_slices="replicas",
-    )
+    run = replicas(tmp_path, "left", notes)
 
     def disturb() -> None:
         await_true("the run to train", lambda: len(read_notes(notes)) > 40, 120)
         os.kill(pid_of(run.directory, "slice-1/0"), signal.SIGTERM)
         await_true("the slice to leave", lambda: events_of(run.directory, ReplicaLost), NOTICE_S)
-        (notes / "end").write_text(str(max(note.step for note in read_notes(notes)) + 100))
+        (notes / "end").write_text(str(max(note.step for note in read_notes(notes)) + 60))
 
     fit_while(run, disturb)
 
@@ -129,7 +156,7 @@ def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
     assert "notice       slice-1/0: its process got SIGTERM, " in render_summary(
         summarise(read_events(run.directory))
     )
-    await_true("Ray to let the node go", lambda: not cluster.host("slice-1", 0).alive, 30)
+    await_true("the node to be drained", lambda: not cluster.host("slice-1", 0).alive, 30)
 
 
 @pytest.mark.local_ray
@@ -137,18 +164,20 @@ def test_lockstep_hands_over_to_a_free_slice_inside_the_notice(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:
     """Stock Ray trained on beside an idle spare, and lost 73 steps."""
-    if not cluster.host("slice-1", 0).alive:
-        cluster.add_host("slice-1", 0)
-    run = lockstep(tmp_path, "moved", steps=60, pause_s=0.2)
+    whole(cluster)
+    run = lockstep(tmp_path, "moved", steps=30, pause_s=0.2)
 
     def disturb() -> None:
-        await_true("the run to train", lambda: (steps_of(run.directory, 1) or [0])[-1] >= 10, 120)
+        await_true("the run to train", lambda: (steps_of(run.directory, 1) or [0])[-1] >= 5, 120)
         slices = events_of(run.directory, AttemptStarted)[0].event.slices
         cluster.preempt_host(slices[1], 0, NOTICE_S)
+        node_id = cluster.host(slices[1], 0).node_id
+        end_s = ray_internals.draining_nodes()[str(node_id)]
+        assert end_s == pytest.approx(time.time() + NOTICE_S, abs=2)
 
     result = fit_while(run, disturb)
 
-    assert result.metrics["step"] == 60
+    assert result.metrics["step"] == 30
     [noticed] = events_of(run.directory, PreemptionNoticed)
     assert noticed.event.source == "Ray drains its node"
     first, second = (each.event.slices for each in events_of(run.directory, AttemptStarted))
@@ -162,3 +191,54 @@ def test_lockstep_hands_over_to_a_free_slice_inside_the_notice(
     began = next(each.time_s for each in events_of(run.directory, StepFinished) if each.attempt == 2)
     print(f"RAYTPU_HAND_OVER_S={began - noticed.time_s:.1f}")
     assert began - noticed.time_s < NOTICE_S
+
+
+@pytest.mark.thorough
+def test_without_a_free_slice_lockstep_trains_on_and_saves_just_before_the_end(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Saving at once would leave the slices idle for the rest of the notice."""
+    whole(cluster)
+    run = lockstep(tmp_path, "stayed", steps=300, fast_until=0, pause_s=0.2)
+
+    def disturb() -> None:
+        await_true("the run to train", lambda: (steps_of(run.directory, 1) or [0])[-1] >= 5, 120)
+        slices = events_of(run.directory, AttemptStarted)[0].event.slices
+        cluster.preempt_host(slices[1], 0, NOTICE_S)
+        await_true("the last save", lambda: events_of(run.directory, AttemptEnded), NOTICE_S + 10)
+        other.release()
+        await_true("steps on the other slice", lambda: len(steps_of(run.directory, 2)) > 3, 60)
+        request_stop(run.directory, "enough seen", who="the test")
+
+    other = hold(SLICES.model_copy(update={"count": 1}), owner="somebody else")
+    with other, pytest.raises(RunStopped, match="enough seen"):
+        fit_while(run, disturb)
+
+    [noticed] = events_of(run.directory, PreemptionNoticed)
+    done, redone = steps_of(run.directory, 1), steps_of(run.directory, 2)
+    assert redone[0] == done[-1] + 1, "no step is lost"
+    ended = events_of(run.directory, AttemptEnded)[0]
+    assert ended.event.ending == "slice_lost"
+    assert NOTICE_S / 3 < ended.time_s - noticed.time_s < NOTICE_S
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_killed_before_its_notice_is_served_is_lost_like_any_other(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Whoever waits for its part in a last save would wait for ever."""
+    whole(cluster)
+    run = lockstep(tmp_path, "killed", steps=40, pause_s=0.2)
+
+    def disturb() -> None:
+        await_true("the run to train", lambda: (steps_of(run.directory, 1) or [0])[-1] >= 5, 120)
+        host = cluster.host(events_of(run.directory, AttemptStarted)[0].event.slices[1], 0)
+        os.kill(pid_of(run.directory, host.name), signal.SIGTERM)
+        await_true("the notice", lambda: events_of(run.directory, PreemptionNoticed), 20)
+        cluster.lose_host(host.slice_name, host.worker_id)
+
+    result = fit_while(run, disturb)
+
+    assert result.metrics["step"] == 40
+    endings = [each.event.ending for each in events_of(run.directory, AttemptEnded)]
+    assert endings == ["slice_lost", "completed"]
