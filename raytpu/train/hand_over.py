@@ -41,6 +41,8 @@ class HandOver:
         self._last = LastSave(hosts, log)
         self._to_others = SaveOnNotice(lambda: holding.notice, self._last)
         self._notices = NoticeWatch(lambda: (*holding.slices, *holding.spares), lambda: hosts, recovery, log)
+        self._reasons: list[str] = []
+        """That were proposed to the hosts; a priority may have been first with another one."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="raytpu-hand-over", daemon=True)
         if saves:
@@ -63,14 +65,13 @@ class HandOver:
 
         They are dropped here, so that others take their place.
         """
-        going = self._of_the_gang() if self._holding.notice is None else {}
-        if not isinstance(error, RunStopped) or self._last.step is None or not going:
+        reason = next((each for each in self._reasons if each in str(error)), None)
+        if not isinstance(error, RunStopped) or reason is None:
             return error
-        for each in going.values():
+        _, _, saved = str(error).partition(reason)
+        for each in self._of_the_gang().values():
             host = next(host for host in self._hosts if host.name == each.host)
-            self._holding.drop(
-                host.assignment, f"it goes away: {each.source}; step {self._last.step} is saved"
-            )
+            self._holding.drop(host.assignment, f"it goes away: {each.source}{saved}")
         return SliceLost(self._holding.lost)
 
     def _work(self) -> None:
@@ -92,7 +93,9 @@ class HandOver:
         )
         match act:
             case SaveNow():
-                return self._last.save(f"{', '.join(going)}: {first.reason}", first.seconds_left)
+                reason = f"{', '.join(going)}: {first.reason}"
+                self._reasons.append(reason)
+                return self._last.save(reason, first.seconds_left)
             case TrainOn():  # a slice may become free meanwhile
                 return False
 
