@@ -9,8 +9,6 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from ray.exceptions import RayError
-
 from raytpu.errors import RaytpuError, RunFailed, RunStopped, SliceLost
 from raytpu.gang import Holding, Host
 from raytpu.gang.release import RELEASE_S
@@ -79,9 +77,9 @@ class HandOver:
             try:
                 if self._saved():
                     return
-            except (RaytpuError, RayError) as error:
+            except Exception as error:  # the thread's boundary: the next look may find Ray as it was
                 if not self._closed.is_set():
-                    _log.info("the hand-over is tried again: %s", error)
+                    _log.warning("the hand-over is tried again: %s", error)
 
     def _saved(self) -> bool:
         going = self._of_the_gang()

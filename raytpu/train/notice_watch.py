@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError, RpcError
+from ray.exceptions import RayActorError, RayTaskError
 
 from raytpu.gang import HeldHost, HeldSlice, Host, ray_internals
 from raytpu.gang.release import RELEASE_S
@@ -95,8 +95,8 @@ class NoticeWatch:
         while not self._closed.wait(LOOK_S):
             try:
                 self._look()
-            except (RayError, RpcError, ConnectionError) as error:
-                _log.info("no look for notices of preemption: %s", error)
+            except Exception as error:  # the thread's boundary: a GCS that restarts must not make it deaf
+                _log.warning("no look for notices of preemption: %s", error)
 
     def _look(self) -> None:
         places = {host.node_id: host for each in self._held() for host in each.hosts}
