@@ -122,53 +122,11 @@ def pid_of(directory: RunDirectory, host: str) -> int:
     return next(each.event.pid for each in events_of(directory, HostReady) if each.event.host == host)
 
 
-def until_it_left(run: JaxTrainer, notes: Path) -> None:
-    """Train, send SIGTERM to a host's process, see its slice leave, and let the others end a bit later."""
-
-    def disturb() -> None:
-        await_true("the run to train", lambda: len(read_notes(notes)) > 40, 120)
-        os.kill(pid_of(run.directory, "slice-1/0"), signal.SIGTERM)
-        await_true("the slice to leave", lambda: events_of(run.directory, ReplicaLost), NOTICE_S)
-        (notes / "end").write_text(str(max(note.step for note in read_notes(notes)) + 60))
-
-    notes.mkdir()
-    fit_while(run, disturb)
-    [left] = events_of(run.directory, ReplicaLost)
-    assert left.event.reason == "slice-1/0 goes away: its process got SIGTERM"
-    assert {len(each) for each in digests(read_notes(notes)).values()} == {1}, "replicas differ"
-    steps = {note.step for note in read_notes(notes)}
-    assert steps == set(range(1, max(steps) + 1))
-
-
-def last_steps(notes: Path) -> dict[str, int]:
-    return {note.slice: note.step for note in read_notes(notes)}
-
-
-@pytest.mark.local_ray
-def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
-    cluster: SimulatedCluster, tmp_path: Path
-) -> None:
-    """Its time is too short for a replacement; it leaves between two steps all the same."""
-    notes = tmp_path / "notes"
-    run = replicas(tmp_path / "runs", "left", notes, Recovery(grace_s=6))
-
-    until_it_left(run, notes)
-
-    [noticed] = events_of(run.directory, PreemptionNoticed)
-    assert (noticed.event.host, noticed.event.source) == ("slice-1/0", "its process got SIGTERM")
-    assert 1 < noticed.event.seconds < 6
-    assert last_steps(notes)["slice-0"] >= last_steps(notes)["slice-1"] + 60
-    text = render_summary(summarise(read_events(run.directory)))
-    assert "notice       slice-1/0: its process got SIGTERM, " in text
-    await_true("the node to be drained", lambda: not cluster.host("slice-1", 0).alive, 30)
-
-
 @pytest.mark.local_ray
 def test_lockstep_hands_over_to_a_free_slice_inside_the_notice(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:
     """Stock Ray trained on beside an idle spare, and lost 73 steps."""
-    whole(cluster)
     run = lockstep(tmp_path, "moved", steps=20, pause_s=0.2)
 
     def disturb() -> None:
@@ -195,6 +153,54 @@ def test_lockstep_hands_over_to_a_free_slice_inside_the_notice(
     began = next(each.time_s for each in events_of(run.directory, StepFinished) if each.attempt == 2)
     print(f"RAYTPU_HAND_OVER_S={began - noticed.time_s:.1f}")
     assert began - noticed.time_s < NOTICE_S
+
+
+def until_it_left(run: JaxTrainer, notes: Path) -> None:
+    """Train, send SIGTERM to a host's process, see its slice leave, and let the others end a bit later."""
+
+    def disturb() -> None:
+        await_true("the run to train", lambda: len(read_notes(notes)) > 40, 120)
+        os.kill(pid_of(run.directory, f"{second_slice(run)}/0"), signal.SIGTERM)
+        await_true("the slice to leave", lambda: events_of(run.directory, ReplicaLost), NOTICE_S)
+        (notes / "end").write_text(str(max(note.step for note in read_notes(notes)) + 60))
+
+    notes.mkdir()
+    fit_while(run, disturb)
+    [left] = events_of(run.directory, ReplicaLost)
+    assert left.event.reason == f"{second_slice(run)}/0 goes away: its process got SIGTERM"
+    assert {len(each) for each in digests(read_notes(notes)).values()} == {1}, "replicas differ"
+    steps = {note.step for note in read_notes(notes)}
+    assert steps == set(range(1, max(steps) + 1))
+
+
+def second_slice(run: JaxTrainer) -> str:
+    """Of those that the run began with, whichever the test before has left."""
+    hosts = [each.event.host for each in events_of(run.directory, HostReady)]
+    return sorted({host.partition("/")[0] for host in hosts[:4]})[1]
+
+
+def last_steps(notes: Path) -> dict[str, int]:
+    return {note.slice: note.step for note in read_notes(notes)}
+
+
+@pytest.mark.local_ray
+def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    """Its time is too short for a replacement; it leaves between two steps all the same."""
+    notes = tmp_path / "notes"
+    run = replicas(tmp_path / "runs", "left", notes, Recovery(grace_s=6))
+
+    until_it_left(run, notes)
+
+    gone = second_slice(run)
+    [noticed] = events_of(run.directory, PreemptionNoticed)
+    assert (noticed.event.host, noticed.event.source) == (f"{gone}/0", "its process got SIGTERM")
+    assert 1 < noticed.event.seconds < 6
+    assert last_steps(notes)["slice-0"] >= last_steps(notes)[gone] + 60
+    text = render_summary(summarise(read_events(run.directory)))
+    assert f"notice       {gone}/0: its process got SIGTERM, " in text
+    await_true("the node to be drained", lambda: not cluster.host(gone, 0).alive, 30)
 
 
 @pytest.mark.thorough
@@ -257,6 +263,7 @@ def test_a_replica_stays_until_its_replacement_takes_part(cluster: SimulatedClus
 
     until_it_left(run, notes)
 
-    [new] = set(last_steps(notes)) - {"slice-0", "slice-1"}
+    gone = second_slice(run)
+    [new] = set(last_steps(notes)) - {"slice-0", gone}
     first_of_new = min(note.step for note in read_notes(notes) if note.slice == new)
-    assert first_of_new <= last_steps(notes)["slice-1"] + 1
+    assert first_of_new <= last_steps(notes)[gone] + 1
