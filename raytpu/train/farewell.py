@@ -16,7 +16,7 @@ from functools import partial
 
 from ray.exceptions import RayError
 
-from raytpu.errors import RaytpuError, RunFailed
+from raytpu.errors import HostLost, RaytpuError, RunFailed
 from raytpu.gang import Host, PreemptionNotice, call_hosts
 from raytpu.plan.hand_over import Pace
 from raytpu.record import EventLog, StateChanged
@@ -151,6 +151,10 @@ class SaveOnNotice:
         self._notice, self._last = notice, last
         self._begun = False
 
+    def close(self) -> None:
+        """See ``LastSave``."""
+        self._last.close()
+
     def look(self) -> None:
         """Begin, if there is a notice and this has not begun."""
         notice = self._notice()
@@ -187,7 +191,16 @@ def agree_on_last_step(
         try:
             accepted = ask("propose_last_step", step)
         finally:
-            ask("decide_last_step", step, all(accepted), reason)
+            _tell_decision(ask, step, all(accepted), reason)
         if all(accepted):
             return step
     return None
+
+
+def _tell_decision(ask: Callable[..., object], step: int, agreed: bool, reason: str) -> None:
+    try:
+        ask("decide_last_step", step, agreed, reason)
+    except HostLost:
+        if not agreed:
+            raise
+        # It has reached all: a host that is gone by now may have followed it to the end.

@@ -63,6 +63,8 @@ class _Run:
             raise self._lease_end_behind(error) or error from None
         finally:
             self._departures.close()
+            if self._last_save is not None:
+                self._last_save.close()
             self._staff.stop()
 
     def _look_after_all(self) -> list[dict[str, Any]]:

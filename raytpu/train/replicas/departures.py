@@ -21,6 +21,7 @@ class Departures:
 
     def __init__(self, training: Training, staff: Staff) -> None:
         self._training, self._staff = training, staff
+        self._last: LastSave | None = None
         self._saving: threading.Thread | None = None
         self._leaving: set[str] = set()
         self._notices = NoticeWatch(
@@ -32,6 +33,8 @@ class Departures:
 
     def close(self) -> None:
         """Listen no more."""
+        if self._last is not None:
+            self._last.close()
         self._notices.close()
 
     def look(self) -> None:
@@ -69,7 +72,7 @@ class Departures:
     def _save_and_end(self, notices: Mapping[str, Going]) -> None:
         first = first_to_go(notices)
         hosts = [host for each in self._staff.living() if each.member in notices for host in each.hosts]
-        last = LastSave(hosts, self._training.log)
+        last = self._last = LastSave(hosts, self._training.log)
         reason = f"every slice that has the state goes away ({first.reason})"
         self._saving = threading.Thread(
             target=last.save, args=(reason, first.seconds_left), name="raytpu-farewell", daemon=True
