@@ -20,6 +20,7 @@ from raytpu.record.events import Evaluated as Evaluated
 from raytpu.record.events import Event as Event
 from raytpu.record.events import HostReady as HostReady
 from raytpu.record.events import PhaseTimed as PhaseTimed
+from raytpu.record.events import PreemptionNoticed as PreemptionNoticed
 from raytpu.record.events import ProgramCompiled as ProgramCompiled
 from raytpu.record.events import ReplicaLost as ReplicaLost
 from raytpu.record.events import RunEnded as RunEnded
@@ -82,6 +83,7 @@ __all__ = [
     "LogTail",
     "Phase",
     "PhaseTimed",
+    "PreemptionNoticed",
     "ProgramCompiled",
     "Recorded",
     "ReplicaLost",

@@ -21,6 +21,7 @@ from raytpu.record.events import (
     Evaluated,
     Event,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -67,6 +68,8 @@ class RunSummary:
     attempts: int
     lost_slices: tuple[str, ...]
     """In the order in which they were lost, over all attempts."""
+    notices: tuple[PreemptionNoticed, ...]
+    """Of hosts that were to go away, over all attempts."""
     last_step: int | None
     total_steps: int | None
     loss_first: float | None
@@ -124,8 +127,7 @@ def summarise(
     started = _last(events, RunStarted) or RunStarted(run=run)
     state, reason = _state(events, driver_alive, silence)
     attempt = max((event.attempt for event in events if isinstance(event, AttemptStarted)), default=None)
-    steps = steps_of(records)
-    kept = [step for step in steps if step.kept]
+    kept = [step for step in steps_of(records) if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
     last_step = kept[-1].event.step if kept else None
@@ -139,6 +141,7 @@ def summarise(
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
         lost_slices=tuple(_lost_slices(events)),
+        notices=tuple(event for event in events if isinstance(event, PreemptionNoticed)),
         last_step=last_step,
         total_steps=started.steps,
         loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),

@@ -13,6 +13,8 @@ _LABEL = 13
 # By feel: the error, and the last three frames of a traceback.
 _REASON_LINES = 8
 
+_NOTICES = 4  # by feel: of the hosts of one slice, or of the last slices
+
 
 def render_summary(summary: RunSummary) -> str:
     """The summary for a person, without a line end at its end."""
@@ -43,6 +45,7 @@ def _lines(summary: RunSummary) -> Iterator[str]:
         yield from _labelled("attempts", [_attempts(summary)])
     if summary.lost_slices:
         yield from _labelled("lost", [_lost(summary)])
+    yield from _labelled("notice", _notices(summary))
     yield from _labelled("wall time", _wall(summary.goodput))
     yield from _labelled("start-up", _phases(summary))
     yield from _labelled("compiled", _programs(summary))
@@ -115,6 +118,12 @@ def _lost(summary: RunSummary) -> str:
     times = Counter(summary.lost_slices)
     names = ", ".join(name if count == 1 else f"{name} {count} times" for name, count in times.items())
     return f"{len(summary.lost_slices)} slice{'s' if len(summary.lost_slices) != 1 else ''}: {names}"
+
+
+def _notices(summary: RunSummary) -> list[str]:
+    lines = [f"{each.host}: {each.source}, {each.seconds:.0f} s before its end" for each in summary.notices]
+    earlier = len(lines) - _NOTICES
+    return [f"{earlier} earlier", *lines[-_NOTICES:]] if earlier > 0 else lines
 
 
 def _wall(split: Goodput) -> list[str]:

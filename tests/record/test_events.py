@@ -20,6 +20,7 @@ from raytpu.record import (
     Evaluated,
     HostReady,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -50,6 +51,7 @@ ONE_OF_EACH = (
     AttemptEnded(ending="slice_lost", reason="slice-1/0 died"),
     ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
     Averaged(rounds=10, sent_bytes=1 << 20),
+    PreemptionNoticed(host="slice-1/0", source="its process got SIGTERM", seconds=25.0),
     RunEnded(outcome="finished"),
 )
 
