@@ -183,7 +183,7 @@ def last_steps(notes: Path) -> dict[str, int]:
     return {note.slice: note.step for note in read_notes(notes)}
 
 
-@pytest.mark.local_ray
+@pytest.mark.thorough
 def test_replicas_lose_no_step_to_a_slice_whose_host_gets_sigterm(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:
