@@ -20,6 +20,7 @@ from raytpu.record.events import (
     Damaged,
     Evaluated,
     Event,
+    HostsStuck,
     PhaseTimed,
     ProgramCompiled,
     ReplicaLost,
@@ -29,7 +30,8 @@ from raytpu.record.events import (
     StateChanged,
     Unknown,
 )
-from raytpu.record.goodput import Goodput, HostPace, Step, host_paces, split_wall_time, steps_of
+from raytpu.record.goodput import Goodput, Step, split_wall_time, steps_of
+from raytpu.record.stragglers import HostPace, Straggler, find_stragglers, host_paces
 
 # Steps over which the present speed is the median. By feel: many enough for a calm number, few enough to
 # show a change within a minute.
@@ -67,6 +69,8 @@ class RunSummary:
     attempts: int
     lost_slices: tuple[str, ...]
     """In the order in which they were lost, over all attempts."""
+    stuck: tuple[HostsStuck, ...]
+    """How often the run made no step for longer than it may, over all attempts."""
     last_step: int | None
     total_steps: int | None
     loss_first: float | None
@@ -93,6 +97,8 @@ class RunSummary:
     """Compiled in the last attempt, by the slowest host each."""
     paces: tuple[HostPace, ...]
     """Hosts of the last attempt, the slowest first."""
+    stragglers: tuple[Straggler, ...]
+    """Those of them that keep the others waiting, the worst first."""
     evaluation: Evaluated | None
     sample: str
     damaged_lines: int
@@ -128,6 +134,7 @@ def summarise(
     kept = [step for step in steps if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
+    paces = tuple(host_paces(records, attempt))
     last_step = kept[-1].event.step if kept else None
     short = state == "finished" and last_step is not None and last_step < (started.steps or 0)
     return RunSummary(
@@ -139,6 +146,7 @@ def summarise(
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
         lost_slices=tuple(_lost_slices(events)),
+        stuck=tuple(event for event in events if isinstance(event, HostsStuck)),
         last_step=last_step,
         total_steps=started.steps,
         loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),
@@ -154,7 +162,8 @@ def summarise(
         checkpoint_path="" if durable is None else durable.path or started.checkpoints,
         phases=_phases(records, attempt),
         programs=_programs(records, attempt),
-        paces=tuple(host_paces(records, attempt)),
+        paces=paces,
+        stragglers=tuple(find_stragglers(paces)),
         evaluation=_last(events, Evaluated),
         sample=(_last(events, SampleWritten) or SampleWritten(text="")).text,
         damaged_lines=sum(isinstance(event, Damaged) for event in events),
@@ -185,6 +194,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
         "fraction": summary.goodput.fraction,
         "wall_s": summary.goodput.wall_s,
         "seconds": {bucket.value: seconds for bucket, seconds in summary.goodput.seconds.items()},
+        "badput_s": summary.goodput.badput_s,
     }
     finite = _finite(document)
     assert isinstance(finite, dict)

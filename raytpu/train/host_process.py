@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from ray import cloudpickle
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
-from raytpu.plan import ProcessAssignment
+from raytpu.plan import ProcessAssignment, Whereabouts
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
+from raytpu.train.loop_position import LoopPosition, show_stacks
 from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
 if TYPE_CHECKING:  # loads JAX
@@ -58,6 +59,7 @@ class HostProcess:
         self._rows_changed = threading.Condition()
         self._joined = threading.Event()
         self._farewell = Farewell()
+        self._position = LoopPosition()
         _this_process = self
 
     def ping(self) -> int:
@@ -69,17 +71,22 @@ class HostProcess:
         self._warm_up = WarmUp(entrypoint, with_orbax, python_path)
 
     def current_step(self) -> int:
-        """See ``Farewell``; as the three below."""
+        """See ``Farewell``; as the two below."""
         return self._farewell.current_step()
-
-    def steps(self) -> tuple[int, int]:
-        return self._farewell.steps()
 
     def propose_last_step(self, step: int) -> bool:
         return self._farewell.propose(step)
 
     def decide_last_step(self, step: int, agreed: bool, reason: str) -> None:
         self._farewell.decide(step, agreed, reason)
+
+    def whereabouts(self) -> Whereabouts:
+        """Where the train loop is; answers while it runs, waits in C, or hangs."""
+        return self._position.whereabouts(*self._farewell.steps())
+
+    def show_stacks(self, reason: str) -> None:
+        """Print what every thread is doing, into the host's log."""
+        show_stacks(reason)
 
     def begin(self, job: TrainJob, predecessors: Mapping[str, int]) -> int:
         """Become the process of this host in one attempt; the answer is its id.
@@ -205,11 +212,14 @@ class HostProcess:
             log=self._log,
             announce=announce,
             farewell=self._farewell,
+            position=self._position,
             session=session,
         )
         try:
-            result = call(context)
-            context.finish()
+            with self._position.running():
+                result = call(context)
+                with self._position.pausing("finishing"):
+                    context.finish()
         finally:
             context.close()
         return result

@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray.train import RunConfig
 
-from raytpu import Checkpoint, JaxTrainer, Mesh, Recovery, RunDirectory, Slices, read_events, simulate
+from raytpu import Checkpoint, Deadlines, JaxTrainer, Mesh, Recovery, RunDirectory, Slices, read_events, simulate
 from raytpu.cluster import SimulatedCluster
 from raytpu.errors import ProgramFailed, RunStopped
 from raytpu.gang import open_book
@@ -22,9 +22,11 @@ from raytpu.record import (
     AttemptStarted,
     CheckpointRestored,
     HostReady,
+    HostsStuck,
     Recorded,
     StateChanged,
     StepFinished,
+    read_logs,
     render_summary,
     request_stop,
     summarise,
@@ -36,8 +38,8 @@ SLICES = Slices(generation="v6e", topology="2x4", chips_per_host=4, count=2)
 STEPS = 40
 
 
-@pytest.fixture
-def cluster() -> Iterator[SimulatedCluster]:
+@pytest.fixture(scope="module")
+def one_cluster() -> Iterator[SimulatedCluster]:
     """Three slices of two hosts, one more than a run takes, and this process a driver on them."""
     with simulate(SLICES.model_copy(update={"count": 3})) as cluster:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -45,6 +47,16 @@ def cluster() -> Iterator[SimulatedCluster]:
             yield cluster
         finally:
             ray.shutdown()
+
+
+@pytest.fixture
+def cluster(one_cluster: SimulatedCluster) -> SimulatedCluster:
+    """The same, made whole again after what the test before has broken."""
+    for each in one_cluster.slices:
+        for host in each.hosts:
+            if host.state == "lost":
+                one_cluster.add_host(each.name, host.worker_id)
+    return one_cluster
 
 
 def loop(context: Any, config: dict[str, Any]) -> None:
@@ -70,9 +82,17 @@ def loop(context: Any, config: dict[str, Any]) -> None:
         context.report(step, {"loss": loss}, state)
         if step == config.get("fails_after"):
             raise ValueError("no")
+        while step == config.get("hangs_after") and context.process_index == 3:
+            time.sleep(0.1)
 
 
-def trainer(root: Path, name: str, recovery: Recovery | None = None, **config: Any) -> JaxTrainer:
+def trainer(
+    root: Path,
+    name: str,
+    recovery: Recovery | None = None,
+    deadlines: Deadlines | None = None,
+    **config: Any,
+) -> JaxTrainer:
     return JaxTrainer(
         loop,
         train_loop_config={"steps": STEPS} | config,
@@ -81,6 +101,7 @@ def trainer(root: Path, name: str, recovery: Recovery | None = None, **config: A
         checkpoint=Checkpoint(path=str(root), every_steps=5),
         run_config=RunConfig(name=name),
         recovery=recovery,
+        deadlines=deadlines,
     )
 
 
@@ -159,6 +180,51 @@ def test_a_run_that_loses_a_host_goes_on_on_the_spare_slice_as_if_nothing_had_ha
     assert "lost         1 slice: slice-1" in render_summary(summary)
     assert sum(summary.goodput.seconds.values()) == pytest.approx(summary.goodput.wall_s)
     await_true("every slice to be free", lambda: holders() == [])
+
+
+def pid_of(directory: RunDirectory, host: str) -> int:
+    """The process of ``host`` in the first attempt."""
+    return next(event.pid for event in events_of(directory, HostReady) if event.host == host)
+
+
+def stuck_hosts_of(directory: RunDirectory) -> list[tuple[str, tuple[str, ...]]]:
+    return [(event.cause, event.hosts) for event in events_of(directory, HostsStuck)]
+
+
+def hosts_with_stacks(directory: RunDirectory) -> set[str]:
+    return {line.host for line in read_logs(directory, 1) if "what the threads of this host are doing" in line.text}
+
+
+@pytest.mark.local_ray
+@pytest.mark.usefixtures("cluster")
+def test_a_host_whose_process_is_stopped_is_named_and_its_slice_replaced(tmp_path: Path) -> None:
+    """Its machine answers, its connections stay open, and its peers wait in a collective that never ends."""
+    run = trainer(tmp_path, "stopped", deadlines=Deadlines(silence_s=3), pause_s=0.1, steps=400)
+
+    def break_one() -> None:
+        await_true("the run to train", lambda: last_step(run.directory) >= 7, 120)
+        os.kill(pid_of(run.directory, "slice-1/1"), signal.SIGSTOP)
+        await_true("steps of the second attempt", lambda: bool(losses(read_events(run.directory), 2)), 60)
+        stop(run.directory)
+
+    thread = in_background(break_one)
+    with pytest.raises(RunStopped, match="was stopped by the test"):
+        run.fit()
+    thread.join(60)
+
+    assert stuck_hosts_of(run.directory) == [("silent", ("slice-1/1",))]
+    ended = events_of(run.directory, AttemptEnded)
+    assert (ended[0].ending, ended[0].slices) == ("slice_lost", ("slice-1",))
+    assert "slice-1/1: its process has not answered for" in ended[0].reason
+    assert hosts_with_stacks(run.directory) == {"slice-0/0", "slice-0/1", "slice-1/0"}
+    started = events_of(run.directory, AttemptStarted)
+    assert [event.slices for event in started] == [("slice-0", "slice-1"), ("slice-0", "slice-2")]
+    await_true("every slice to be free", lambda: holders() == [])
+    await_true("the stopped process to be gone", lambda: not _is_there(pid_of(run.directory, "slice-1/1")))
+
+
+def _is_there(pid: int) -> bool:
+    return any(each.pid == pid for each in find_leftovers())
 
 
 @pytest.mark.thorough

@@ -1,0 +1,51 @@
+"""The end of an attempt that makes no step: what its hosts are doing is shown, and the cause is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ray
+
+from raytpu.errors import HostLost, ProgramFailed, RaytpuError, SliceLost
+from raytpu.gang import Holding, Host
+from raytpu.plan import Stuck, StuckKind
+from raytpu.record import EventLog, HostsStuck
+
+STACKS_S = 2.0
+"""For all hosts to print the stacks of their threads, which takes milliseconds where a process runs at all."""
+
+
+def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog) -> RaytpuError:
+    """Show the stacks of all hosts in their logs, and tell why this attempt cannot go on.
+
+    A process that does not answer cannot be told from a machine that hangs, so its slice is dropped. One that
+    answers runs on a host that is well: what keeps it from the step is the program.
+    """
+    _show_stacks(hosts, str(stuck))
+    log.write(
+        HostsStuck(
+            cause=stuck.kind,
+            hosts=stuck.late,
+            step=stuck.step,
+            seconds=stuck.seconds,
+            limit_s=stuck.limit_s,
+            reason=str(stuck),
+        )
+    )
+    advice = "\n  the stacks of all hosts are in their logs: `raytpu logs RUN --host HOST`"
+    match stuck.kind:
+        case StuckKind.SILENT:
+            for host in hosts:
+                if host.name in stuck.late:
+                    holding.drop(host.assignment, f"its process has not answered for {stuck.seconds:.0f} s")
+            return SliceLost(dict(holding.lost))
+        case StuckKind.PROGRAM:
+            return ProgramFailed(
+                f"{stuck}{advice}", step=stuck.step - 1, error=f"stuck at {stuck.place}" if stuck.place else ""
+            )
+    return HostLost(f"{stuck}{advice}")
+
+
+def _show_stacks(hosts: Sequence[Host], reason: str) -> None:
+    asked = [host.actor.show_stacks.remote(reason) for host in hosts]
+    ray.wait(asked, num_returns=len(asked), timeout=STACKS_S)  # whoever is stopped does not
