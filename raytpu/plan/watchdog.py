@@ -1,8 +1,9 @@
 """Whether a run that makes no step is stuck, and who keeps the others waiting. Pure.
 
-A step is collective: the host that has not entered it is late, and all others wait in it. How long that may take
-is a multiple of what a step usually takes, between a least and a most. Work that keeps a host from its step by
-intent, such as compiling, saving or evaluating, has a limit of its own, and so has the way to the first step.
+A step is collective: the host that has not entered it is late, and all others wait in it. How long that may
+take is a multiple of what a step usually takes, between a least and a most. Work that keeps a host from its
+step by intent, such as compiling, saving or evaluating, has a limit of its own, and so has the way to the
+first step.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
         patience: what is allowed.
 
     A silent host is late long before a slow one: nothing that a program does keeps a process from answering.
-    It must be silent while nothing moves, because one that is merely busy still makes its steps, and while others
-    answer, because the network or the driver itself explains the silence of all.
+    It must be silent while nothing moves, because one that is merely busy still makes its steps, and while
+    others answer, because the network or the driver itself explains the silence of all.
 
     When nobody waits for anybody, all hosts are at something that the program does outside of its steps. That
     may be an evaluation that it did not announce, so the limit of a pause counts.

@@ -19,8 +19,8 @@ from raytpu.record.events import Damaged as Damaged
 from raytpu.record.events import Evaluated as Evaluated
 from raytpu.record.events import Event as Event
 from raytpu.record.events import HostReady as HostReady
-from raytpu.record.events import PhaseTimed as PhaseTimed
 from raytpu.record.events import HostsStuck as HostsStuck
+from raytpu.record.events import PhaseTimed as PhaseTimed
 from raytpu.record.events import ProgramCompiled as ProgramCompiled
 from raytpu.record.events import ReplicaLost as ReplicaLost
 from raytpu.record.events import RunEnded as RunEnded

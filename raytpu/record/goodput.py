@@ -52,7 +52,7 @@ class Bucket(StrEnum):
     EVALUATION = "evaluation"
     COMPILE = "compile"
     STARTUP = "start-up"
-    """Hosts, imports, JAX, data preparation: up to the first step of a driver, as long as nothing was lost."""
+    """Hosts, imports, JAX, data preparation: up to the first step of a driver, while nothing was lost."""
     RESTORE = "restore"
     LOST = "lost work"
     """Steps made again later, because no durable checkpoint was newer."""
@@ -77,8 +77,8 @@ BADPUT_TYPES: Mapping[Bucket, str | None] = {
     Bucket.REPLACEMENT: "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
     Bucket.IDLE: "OTHER",
 }
-"""What ml-goodput-measurement calls each bucket: ``BadputType`` in ``ml_goodput_measurement/src/goodput_utils.py`` of
-https://github.com/AI-Hypercomputer/ml-goodput-measurement; ``None`` is goodput there as well. Its
+"""What ml-goodput-measurement calls each bucket: ``BadputType`` in its ``src/goodput_utils.py``
+(https://github.com/AI-Hypercomputer/ml-goodput-measurement); ``None`` is goodput there as well. Its
 ``DATA_LOADING_ASYNC`` costs no wall time."""
 
 PEACEFUL_ENDINGS = ("completed", "stopped")

@@ -1,7 +1,7 @@
 """Which hosts keep the others waiting, by how much, and with what.
 
-A step is collective, so its whole time is alike on all hosts. What differs is how a host spends it: the one that
-is late waits least for the others, and longest for its data or for its own Python.
+A step is collective, so its whole time is alike on all hosts. What differs is how a host spends it: the one
+that is late waits least for the others, and longest for its data or for its own Python.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def host_paces(records: Iterable[Recorded], attempt: int | None) -> list[HostPac
 
 
 def find_stragglers(paces: Sequence[HostPace]) -> list[Straggler]:
-    """Hosts that are behind the median of the others by a share of a step that can be seen, the worst first."""
+    """Hosts that are behind the median of the others by ``LEAST_SHARE`` of a step, the worst first."""
     if len(paces) < 2:
         return []
     usual_s = statistics.median(pace.step_s for pace in paces)

@@ -149,12 +149,7 @@ def summarise(
         stuck=tuple(event for event in events if isinstance(event, HostsStuck)),
         last_step=last_step,
         total_steps=started.steps,
-        loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),
-        loss_last=next((s.event.metrics["loss"] for s in kept[::-1] if "loss" in s.event.metrics), None),
-        metrics=dict(kept[-1].event.metrics) if kept else {},
-        tokens_per_s=_recent_tokens_per_s(kept),
-        tokens_per_s_overall=_overall_tokens_per_s(kept, split.wall_s),
-        step_s=statistics.median(s.event.seconds for s in kept[-RECENT_STEPS:]) if kept else None,
+        **_progress(kept, split.wall_s),
         goodput=split,
         last_durable_step=None if durable is None else durable.step,
         last_verified_step=verified_step,
@@ -171,6 +166,19 @@ def summarise(
         warnings=(*_not_finite(kept), *_ended_early(short, last_step, started.steps)),
         next_step=_next_step("ended early" if short else state, started.run, durable),
     )
+
+
+def _progress(kept: Sequence[Step], wall_s: float) -> dict[str, Any]:
+    """Losses, metrics and speed of the steps that were kept, under their names in ``RunSummary``."""
+    losses = [step.event.metrics["loss"] for step in kept if "loss" in step.event.metrics]
+    return {
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "metrics": dict(kept[-1].event.metrics) if kept else {},
+        "tokens_per_s": _recent_tokens_per_s(kept),
+        "tokens_per_s_overall": _overall_tokens_per_s(kept, wall_s),
+        "step_s": statistics.median(s.event.seconds for s in kept[-RECENT_STEPS:]) if kept else None,
+    }
 
 
 def _ended_early(short: bool, last: int | None, steps: int | None) -> Iterator[str]:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import raytpu
 from raytpu.plan import Whereabouts
 
 STEPS_REMEMBERED = 50
@@ -23,7 +22,7 @@ STEPS_REMEMBERED = 50
 # What is in these folders is no line of the user's program.
 _FOREIGN = (
     *(os.path.join(path, "") for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}),
-    os.path.join(Path(raytpu.__file__).parent, ""),
+    os.path.join(Path(__file__).parents[1], ""),
     "<frozen",
 )
 

@@ -12,7 +12,7 @@ from raytpu.plan import Stuck, StuckKind
 from raytpu.record import EventLog, HostsStuck
 
 STACKS_S = 2.0
-"""For all hosts to print the stacks of their threads, which takes milliseconds where a process runs at all."""
+"""For all hosts to print the stacks of their threads, which takes milliseconds where a process runs."""
 
 
 def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog) -> RaytpuError:
@@ -22,16 +22,7 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
     answers runs on a host that is well: what keeps it from the step is the program.
     """
     _show_stacks(hosts, str(stuck))
-    log.write(
-        HostsStuck(
-            cause=stuck.kind,
-            hosts=stuck.late,
-            step=stuck.step,
-            seconds=stuck.seconds,
-            limit_s=stuck.limit_s,
-            reason=str(stuck),
-        )
-    )
+    log.write(stuck_event(stuck))
     advice = "\n  the stacks of all hosts are in their logs: `raytpu logs RUN --host HOST`"
     match stuck.kind:
         case StuckKind.SILENT:
@@ -40,10 +31,21 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
                     holding.drop(host.assignment, f"its process has not answered for {stuck.seconds:.0f} s")
             return SliceLost(dict(holding.lost))
         case StuckKind.PROGRAM:
-            return ProgramFailed(
-                f"{stuck}{advice}", step=stuck.step - 1, error=f"stuck at {stuck.place}" if stuck.place else ""
-            )
+            error = f"stuck at {stuck.place}" if stuck.place else ""
+            return ProgramFailed(f"{stuck}{advice}", step=stuck.step - 1, error=error)
     return HostLost(f"{stuck}{advice}")
+
+
+def stuck_event(stuck: Stuck) -> HostsStuck:
+    """What the record keeps of it."""
+    return HostsStuck(
+        cause=stuck.kind,
+        hosts=stuck.late,
+        step=stuck.step,
+        seconds=stuck.seconds,
+        limit_s=stuck.limit_s,
+        reason=str(stuck),
+    )
 
 
 def _show_stacks(hosts: Sequence[Host], reason: str) -> None:

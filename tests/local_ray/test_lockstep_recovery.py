@@ -13,7 +13,17 @@ import pytest
 import ray
 from ray.train import RunConfig
 
-from raytpu import Checkpoint, Deadlines, JaxTrainer, Mesh, Recovery, RunDirectory, Slices, read_events, simulate
+from raytpu import (
+    Checkpoint,
+    Deadlines,
+    JaxTrainer,
+    Mesh,
+    Recovery,
+    RunDirectory,
+    Slices,
+    read_events,
+    simulate,
+)
 from raytpu.cluster import SimulatedCluster
 from raytpu.errors import ProgramFailed, RunStopped
 from raytpu.gang import open_book
@@ -192,7 +202,8 @@ def stuck_hosts_of(directory: RunDirectory) -> list[tuple[str, tuple[str, ...]]]
 
 
 def hosts_with_stacks(directory: RunDirectory) -> set[str]:
-    return {line.host for line in read_logs(directory, 1) if "what the threads of this host are doing" in line.text}
+    words = "what the threads of this host are doing"
+    return {line.host for line in read_logs(directory, 1) if words in line.text}
 
 
 @pytest.mark.local_ray

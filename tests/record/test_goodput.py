@@ -200,9 +200,7 @@ def test_the_parts_sum_to_the_wall_time_whatever_the_events_say(seed):
         lambda: book.end_attempt(random_.choice(["completed", "slice_lost", "program_failed"])),
         lambda: book.add(ReplicaLost(slice="slice-1")),
         lambda: book.add(CheckpointDurable(step=1), "slice-0/1"),
-        lambda: book.add(
-            HostsStuck(cause="silent", hosts=("slice-0/1",), step=1, seconds=6.0, limit_s=6.0)
-        ),
+        lambda: book.add(HostsStuck(cause="silent", hosts=("slice-0/1",), step=1, seconds=6.0, limit_s=6.0)),
         lambda: book.end(),
         lambda: book.add(StateChanged(state="running")),
         lambda: book.add(

@@ -31,7 +31,11 @@ CASES = {
 @pytest.mark.parametrize(("own", "expected"), CASES.values(), ids=CASES)
 def test_a_host_that_is_behind_is_told_by_how_much_and_in_which_phase(own, expected):
     """The time of a whole step is alike on all hosts: it names nobody."""
-    paces = [pace("slice-0/0", save_s=0.5), pace("slice-0/1", save_s=0.5), pace("slice-1/0", **{"save_s": 0.5} | own)]
+    paces = [
+        pace("slice-0/0", save_s=0.5),
+        pace("slice-0/1", save_s=0.5),
+        pace("slice-1/0", **{"save_s": 0.5} | own),
+    ]
 
     found = find_stragglers(paces)
 
