@@ -42,6 +42,8 @@ class Whereabouts:
     """Median of its last steps; 0 before the first."""
     place: str = ""
     """The line of the program that it is at, as ``file.py:12``."""
+    function: str = ""
+    """What that line is in, as ``file.py:train``: the same for a loop on whichever line it is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ class Stuck:
     pause: str = ""
     """Of the late hosts, when they are in one."""
     place: str = ""
-    """Of the first of the late hosts."""
+    function: str = ""
+    """Where the first of the late hosts is."""
     awaited: bool = True
     """There are others, and they wait for these."""
 
@@ -207,5 +210,6 @@ def _stuck(
         limit_s=limit_s,
         pause=first.pause,
         place=first.place,
+        function=first.function,
         awaited=len(late) < len(hosts),
     )

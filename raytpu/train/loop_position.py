@@ -80,6 +80,7 @@ class LoopPosition:
     def whereabouts(self, step: int, steps_here: int) -> Whereabouts:
         """For the driver. Any thread."""
         pause, since_s = next(iter(self._pauses[:1]), ("", 0.0))
+        place, function = self._place()
         return Whereabouts(
             step=step,
             steps_here=steps_here,
@@ -89,18 +90,20 @@ class LoopPosition:
             pause=pause,
             pause_s=time.monotonic() - since_s if pause else 0.0,
             usual_s=statistics.median(self._steps) if self._steps else 0.0,
-            place=self._place(),
+            place=place,
+            function=function,
         )
 
-    def _place(self) -> str:
-        """The innermost line of the user's program; empty when there is none."""
+    def _place(self) -> tuple[str, str]:
+        """The innermost line of the user's program, and the function it is in; empty when there is none."""
         frame = None if self._thread is None else sys._current_frames().get(self._thread)
         while frame is not None:
-            file = frame.f_code.co_filename
-            if not file.startswith(_FOREIGN):
-                return f"{os.path.basename(file)}:{frame.f_lineno}"
+            code = frame.f_code
+            if not code.co_filename.startswith(_FOREIGN):
+                file = os.path.basename(code.co_filename)
+                return f"{file}:{frame.f_lineno}", f"{file}:{code.co_qualname}"
             frame = frame.f_back
-        return ""
+        return "", ""
 
 
 def show_stacks(reason: str) -> None:

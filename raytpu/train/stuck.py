@@ -31,7 +31,7 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
                     holding.drop(host.assignment, f"its process has not answered for {stuck.seconds:.0f} s")
             return SliceLost(dict(holding.lost))
         case StuckKind.PROGRAM:
-            error = f"stuck at {stuck.place}" if stuck.place else ""
+            error = f"stuck in {stuck.function}" if stuck.function else ""
             return ProgramFailed(f"{stuck}{advice}", step=stuck.step - 1, error=error)
     return HostLost(f"{stuck}{advice}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from raytpu.gang import open_book
 from raytpu.record import (
     AttemptEnded,
     AttemptStarted,
+    Bucket,
     CheckpointRestored,
     HostReady,
     HostsStuck,
@@ -234,6 +236,58 @@ def test_a_host_whose_process_is_stopped_is_named_and_its_slice_replaced(tmp_pat
     await_true("the stopped process to be gone", lambda: not _is_there(pid_of(run.directory, "slice-1/1")))
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("cluster")
+def test_a_stopped_process_costs_twenty_seconds_where_a_spare_is_warm(tmp_path: Path) -> None:
+    """With what a workload has by default, except for the spare."""
+    run = trainer(tmp_path, "warm", Recovery(spares=1), pause_s=0.1, steps=2000)
+    seconds: list[float] = []
+
+    def break_one() -> None:
+        await_true("a spare to be held", lambda: len(holders()) == 3, 120)
+        await_true("six standby processes", lambda: len(_standing_by(run.directory)) == 6, 60)
+        os.kill(pid_of(run.directory, "slice-1/0"), signal.SIGSTOP)
+        began = time.time()
+        await_true("steps of the second attempt", lambda: bool(losses(read_events(run.directory), 2)), 60)
+        seconds.append(time.time() - began)
+        stop(run.directory)
+
+    thread = in_background(break_one)
+    with pytest.raises(RunStopped, match="was stopped by the test"):
+        run.fit()
+    thread.join(60)
+
+    summary = summarise(read_events(run.directory))
+    print(f"from SIGSTOP to the next step: {seconds[0]:.1f} s", summary.goodput)
+    assert seconds[0] <= 20
+    assert stuck_hosts_of(run.directory) == [("silent", ("slice-1/0",))]
+    assert summary.goodput.seconds[Bucket.DETECTION] >= 6
+    assert summary.goodput.seconds[Bucket.REPLACEMENT] > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("cluster")
+def test_the_same_endless_loop_twice_ends_the_run_and_names_its_line(tmp_path: Path) -> None:
+    """A bug that hangs would be tried again for ever, a minute each time."""
+    run = trainer(tmp_path, "loop", deadlines=Deadlines(stuck_s=5), hangs_after=7)
+
+    with pytest.raises(ProgramFailed, match="slice-1/1 has not entered it") as caught:
+        run.fit()
+
+    told = "the same error after step 7 twice (stuck in test_lockstep_recovery.py:loop)"
+    assert told in caught.value.__notes__[0]
+    assert stuck_hosts_of(run.directory) == [("program", ("slice-1/1",))] * 2
+    ended = events_of(run.directory, AttemptEnded)
+    assert [event.ending for event in ended] == ["program_failed"] * 2
+    assert hosts_with_stacks(run.directory) == {"slice-0/0", "slice-0/1", "slice-1/0", "slice-1/1"}
+
+
+def _standing_by(directory: RunDirectory) -> set[int]:
+    """Host processes that no attempt has begun with."""
+    begun = {event.pid for event in events_of(directory, HostReady)}
+    return {each.pid for each in find_leftovers() if "ray::HostWorker" in each.cmdline()[:1]} - begun
+
+
 def _is_there(pid: int) -> bool:
     return any(each.pid == pid for each in find_leftovers())
 
@@ -247,17 +301,12 @@ def test_standby_processes_take_over_without_starting_python_anew(
 
     def break_one() -> None:
         await_true("a spare to be held", lambda: len(holders()) == 3, 120)
-        await_true("six standby processes", lambda: len(standbys()) == 6, 60)
-        before.update(standbys())
+        await_true("six standby processes", lambda: len(_standing_by(run.directory)) == 6, 60)
+        before.update(_standing_by(run.directory))
         cluster.lose_host("slice-1", 0)
         await_true("the second attempt", lambda: len(hosts_of_attempt(2)) == 4, 60)
         await_true("steps of the second attempt", lambda: bool(losses(read_events(run.directory), 2)), 60)
         stop(run.directory)
-
-    def standbys() -> set[int]:
-        """Host processes that no attempt has begun with."""
-        begun = {event.pid for event in events_of(run.directory, HostReady)}
-        return {each.pid for each in find_leftovers() if "ray::HostWorker" in each.cmdline()[:1]} - begun
 
     def hosts_of_attempt(number: int) -> dict[str, int]:
         return {

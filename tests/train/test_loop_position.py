@@ -36,6 +36,8 @@ def test_who_asks_is_told_what_the_loop_is_at_and_on_which_line() -> None:
     assert (where.step, where.steps_here, where.began, where.ended) == (5, 2, True, False)
     assert where.pause == "evaluating", "the outer one, which the limit counts from"
     assert where.place.startswith("test_loop_position.py:"), "not threading.py"
+    assert where.function.startswith("test_loop_position.py:")
+    assert where.function.endswith(".hangs")
     assert position.whereabouts(5, 2).ended
 
 
