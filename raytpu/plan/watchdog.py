@@ -67,6 +67,8 @@ class Patience:
     pause_s: float
     silence_s: float
     """Without an answer, while no step is finished."""
+    pausing_silence_s: float
+    """The same of a host that is in a pause: a compiler may hold Python's lock for seconds."""
 
     @classmethod
     def of(cls, deadlines: Deadlines) -> Patience:
@@ -77,6 +79,7 @@ class Patience:
             first_step_s=deadlines.first_step_s,
             pause_s=deadlines.pause_s,
             silence_s=deadlines.silence_s,
+            pausing_silence_s=max(deadlines.silence_s, deadlines.heartbeat_s / 2),
         )
 
     def step_s(self, usual_s: float) -> float:
@@ -112,6 +115,8 @@ class Stuck:
     place: str = ""
     function: str = ""
     """Where the first of the late hosts is."""
+    first: bool = False
+    """No step of this attempt is finished."""
     awaited: bool = True
     """There are others, and they wait for these."""
 
@@ -120,6 +125,11 @@ class Stuck:
         have = "has" if len(self.late) == 1 else "have"
         wait = "; the others wait" if self.awaited else ""
         limit = f"step {self.step} is not finished after {self.seconds:.0f} s, limit {self.limit_s:.0f} s"
+        if self.first:
+            limit = (
+                f"no step was reported {self.seconds:.0f} s after the train function was called, limit "
+                f"{self.limit_s:.0f} s (deadlines.first_step_s)"
+            )
         match self.kind:
             case StuckKind.SILENT:
                 return f"{names} {have} not answered for {self.seconds:.0f} s at step {self.step}{wait}"
@@ -149,7 +159,7 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
     if not hosts or not all(host.where.began for host in hosts) or all(host.where.ended for host in hosts):
         return None
     stepping = all(host.where.steps_here for host in hosts)
-    silent = [host for host in hosts if host.silent_s >= patience.silence_s and not host.where.ended]
+    silent = [host for host in hosts if _is_silent(host, patience)]
     if 0 < len(silent) < len(hosts) and stepping and since_s >= patience.silence_s:
         seconds = max(host.silent_s for host in silent)
         return _stuck(StuckKind.SILENT, silent, hosts, seconds, patience.silence_s)
@@ -165,6 +175,11 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
     in_step = all(_stage(host.where) in (_WAITING_IN_PAUSE, _WAITING) for host in late)
     kind = StuckKind.COLLECTIVE if len(late) == len(hosts) and in_step else StuckKind.PROGRAM
     return _stuck(kind, late, hosts, seconds, limit_s)
+
+
+def _is_silent(host: HostSeen, patience: Patience) -> bool:
+    limit_s = patience.pausing_silence_s if host.where.pause else patience.silence_s
+    return host.silent_s >= limit_s and not host.where.ended
 
 
 def _limit_s(hosts: Sequence[HostSeen], stepping: bool, patience: Patience) -> float:
@@ -206,6 +221,7 @@ def _stuck(
         kind=kind,
         late=tuple(host.name for host in late),
         step=min(host.where.step for host in hosts) + 1,
+        first=not all(host.where.steps_here for host in hosts),
         seconds=seconds,
         limit_s=limit_s,
         pause=first.pause,
