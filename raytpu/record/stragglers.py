@@ -31,7 +31,7 @@ class HostPace:
     work_s: float
     """Of a step, with neither data nor devices nor others to wait for: the host's own Python."""
     save_s: float = 0.0
-    """That its loop stood still for a save."""
+    """Of a step, standing still for a save: a usual save, spread over the steps between two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Straggler:
     phase: str
     """``data wait``, ``step`` or ``checkpoint``."""
     behind_s: float
-    """More than the median of the others, a step; in a checkpoint, a save."""
+    """More than the median of the others, a step."""
     others_s: float
     """That median."""
     share: float
@@ -71,7 +71,7 @@ def host_paces(records: Iterable[Recorded], attempt: int | None) -> list[HostPac
             step_s=statistics.median(event.seconds for event in each.steps),
             data_wait_s=statistics.median(event.data_wait_s for event in each.steps),
             work_s=statistics.median(_work_s(event) for event in each.steps),
-            save_s=statistics.median(each.saves) if each.saves else 0.0,
+            save_s=statistics.median(each.saves) * len(each.saves) / len(each.steps) if each.saves else 0.0,
         )
         for host, each in times.items()
         if each.steps

@@ -150,9 +150,8 @@ def _paces(summary: RunSummary) -> list[str]:
     slow, fast = (f"{pace.host}: {pace.step_s:.4g} s a step" for pace in (slowest, fastest))
     lines = [f"slowest {slow}; fastest {fast}"]
     for each in summary.stragglers[:_STRAGGLERS]:
-        a = "save" if each.phase == "checkpoint" else "step"
         lines.append(
-            f"{each.host} is behind in {each.phase}: {each.behind_s:.4g} s a {a} more than the others' "
+            f"{each.host} is behind in {each.phase}: {each.behind_s:.4g} s a step more than the others' "
             f"{each.others_s:.4g} s, {each.share:.0%} of a step"
         )
     return lines
