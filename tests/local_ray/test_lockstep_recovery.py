@@ -26,7 +26,7 @@ from raytpu import (
     simulate,
 )
 from raytpu.cluster import SimulatedCluster
-from raytpu.errors import ProgramFailed, RunStopped
+from raytpu.errors import ProgramFailed, RunStopped, SliceLost
 from raytpu.gang import open_book
 from raytpu.record import (
     AttemptEnded,
@@ -210,25 +210,32 @@ def hosts_with_stacks(directory: RunDirectory) -> set[str]:
 
 @pytest.mark.local_ray
 @pytest.mark.usefixtures("cluster")
-def test_a_host_whose_process_is_stopped_is_named_and_its_slice_replaced(tmp_path: Path) -> None:
-    """Its machine answers, its connections stay open, and its peers wait in a collective that never ends."""
-    run = trainer(tmp_path, "stopped", deadlines=Deadlines(silence_s=3), pause_s=0.1, steps=400)
+def test_a_host_whose_process_is_stopped_is_named_and_its_slice_is_lost(tmp_path: Path) -> None:
+    """Its machine answers, its connections stay open, and its peers wait in a collective that never ends.
+
+    What follows a lost slice is tested above; here nothing does, to be short.
+    """
+    run = trainer(
+        tmp_path,
+        "stopped",
+        Recovery(max_lost_slices=0, standby=False),
+        Deadlines(silence_s=3),
+        pause_s=0.1,
+        steps=1000,
+    )
 
     def break_one() -> None:
-        await_true("the run to train", lambda: last_step(run.directory) >= 7, 120)
+        await_true("the run to train", lambda: last_step(run.directory) >= 2, 120)
         os.kill(pid_of(run.directory, "slice-1/1"), signal.SIGSTOP)
-        await_true("steps of the second attempt", lambda: bool(losses(read_events(run.directory), 2)), 60)
-        stop(run.directory)
 
     thread = in_background(break_one)
-    with pytest.raises(RunStopped, match="was stopped by the test"):
+    with pytest.raises(SliceLost, match="lost slice-1: slice-1/1: its process has not answered for"):
         run.fit()
     thread.join(60)
 
     assert stuck_hosts_of(run.directory) == [("silent", ("slice-1/1",))]
     ended = events_of(run.directory, AttemptEnded)
-    assert (ended[0].ending, ended[0].slices) == ("slice_lost", ("slice-1",))
-    assert "slice-1/1: its process has not answered for" in ended[0].reason
+    assert [(event.ending, event.slices) for event in ended] == [("slice_lost", ("slice-1",))]
     assert hosts_with_stacks(run.directory) == {"slice-0/0", "slice-0/1", "slice-1/0"}
     await_true("every slice to be free", lambda: holders() == [])
     await_true("the stopped process to be gone", lambda: not _is_there(pid_of(run.directory, "slice-1/1")))
