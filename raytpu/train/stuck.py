@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import ray
 
@@ -21,7 +21,8 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
     A process that does not answer cannot be told from a machine that hangs, so its slice is dropped. One that
     answers runs on a host that is well: what keeps it from the step is the program.
     """
-    _show_stacks(hosts, str(stuck))
+    silent = set(stuck.late) if stuck.kind is StuckKind.SILENT else set()
+    _show_stacks(hosts, str(stuck), silent)
     log.write(stuck_event(stuck))
     advice = "\n  the stacks of all hosts are in their logs: `raytpu logs RUN --host HOST`"
     match stuck.kind:
@@ -48,6 +49,9 @@ def stuck_event(stuck: Stuck) -> HostsStuck:
     )
 
 
-def _show_stacks(hosts: Sequence[Host], reason: str) -> None:
-    asked = [host.actor.show_stacks.remote(reason) for host in hosts]
-    ray.wait(asked, num_returns=len(asked), timeout=STACKS_S)  # whoever is stopped does not
+def _show_stacks(hosts: Sequence[Host], reason: str, silent: Set[str]) -> None:
+    """Those that are ``silent`` are asked too, and not waited for: one may only be slow."""
+    asked = {host.name: host.actor.show_stacks.remote(reason) for host in hosts}
+    awaited = [reference for name, reference in asked.items() if name not in silent]
+    if awaited:
+        ray.wait(awaited, num_returns=len(awaited), timeout=STACKS_S)
