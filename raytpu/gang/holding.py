@@ -76,7 +76,7 @@ class Holding:
         self._want, self._owner, self._hold_s = want, owner, hold_s
         self._priority, self._save_s, self._silence_s = priority, save_s, silence_s
         self._waiting, self._alive = waiting, alive
-        self._lock = threading.Lock()
+        self._lock, self._reserving = threading.Lock(), threading.Lock()
         self._gang: list[_Part] = []
         self._spares: list[_Part] = []
 
@@ -131,7 +131,7 @@ class Holding:
     # -- what the owner says ---------------------------------------------------------------------------
 
     def drop(self, host: ProcessAssignment, reason: str) -> None:
-        """This host is of no use any more: its whole slice is dropped at once."""
+        """This host is of no use any more: its whole slice, a spare too, is dropped at once."""
         part = self._part_of(host)
         if part is not None:
             part.dropped.append(f"{host.host}: {reason}")
@@ -182,6 +182,10 @@ class Holding:
         Args:
             alive: called about twice a second while waiting; may raise to end the wait.
         """
+        with self._reserving:  # or two that want one each take one too many
+            self._reserve(count, alive)
+
+    def _reserve(self, count: int, alive: Callable[[], None]) -> None:
         self._give_up_spares()
         missing = count - len(self.spares)
         inventory = ray_inventory() if missing > 0 else None
@@ -263,7 +267,8 @@ class Holding:
 
     def _part_of(self, host: ProcessAssignment) -> _Part | None:
         with self._lock:
-            return next((part for part in self._gang if part.name == host.slice_name), None)
+            parts = [*self._gang, *self._spares]
+            return next((part for part in parts if part.name == host.slice_name), None)
 
 
 def _parts(lease: Lease) -> list[_Part]:

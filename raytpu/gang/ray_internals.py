@@ -11,6 +11,8 @@ tells when Ray changes them.
 ``ray.core.generated.autoscaler_pb2``        the form of what it says
 ``…get_placement_group_table``               since when, and for whom; the public table leaves that out
 ``…get_actor_table``                         which actors have chips; the public list needs a dashboard
+``ray._private.state.get_draining_nodes``    which nodes go away, and when; what Ray Train's own watcher asks
+``…GcsClient.drain_node``                    tell all of the cluster that a node goes away
 ===========================================  ========================================================
 
 Seen in Ray 2.60.0. All of them need a connected Ray.
@@ -18,6 +20,7 @@ Seen in Ray 2.60.0. All of them need a connected Ray.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -72,6 +75,32 @@ def channel(address: str) -> Any:
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     return init_grpc_channel(address, options=options)
+
+
+def draining_nodes() -> Mapping[str, float | None]:
+    """When each node that Ray drains goes away, by its id, in seconds since 1970; ``None``: not known."""
+    from ray._private import state
+
+    ends_ms: Mapping[str, int] = state.state.get_draining_nodes()
+    return {node_id: end_ms / 1000 if end_ms else None for node_id, end_ms in ends_ms.items()}
+
+
+def drain_node(node_id: str, reason: str, seconds_left: float) -> None:
+    """Tell Ray, and so everybody, that this node goes away: nothing new is put there.
+
+    What runs there goes on; Ray refuses no drain for this reason. See ``Node._drain_node_before_shutdown`` in
+    ``ray/_private/node.py``, which does the same when `ray start --block` gets SIGTERM.
+    """
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    internal_kv_get_gcs_client().drain_node(
+        node_id,
+        DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION,
+        reason,
+        int((time.time() + seconds_left) * 1000),
+        timeout=_STATUS_S,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Labels and resources are those that Ray 2.60 gives TPU nodes (``ray/_private/acc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import ray
@@ -35,11 +35,15 @@ def ray_inventory() -> Inventory:
     """
     if not ray.is_initialized():
         raise Refused("not connected to a Ray cluster; call ray.init(address=…) first")
-    return inventory_of_nodes(ray.nodes(), ray_internals.free_resources())
+    return inventory_of_nodes(
+        ray.nodes(), ray_internals.free_resources(), ray_internals.draining_nodes().keys()
+    )
 
 
 def inventory_of_nodes(
-    nodes: Sequence[Mapping[str, Any]], available: Mapping[str, Mapping[str, float]]
+    nodes: Sequence[Mapping[str, Any]],
+    available: Mapping[str, Mapping[str, float]],
+    draining: Set[str] = frozenset(),
 ) -> Inventory:
     """The inventory behind Ray's answers.
 
@@ -47,13 +51,17 @@ def inventory_of_nodes(
         nodes: as ``ray.nodes()`` gives them, in that order.
         available: free resources by node id. Ray leaves out what is zero, so a node that is listed without
             ``TPU`` has none free; a node that is not listed has not reported yet and has none free either.
+        draining: ids of nodes that go away.
     """
     by_slice: dict[str, list[Mapping[str, Any]]] = {}
     for node in nodes:
         name = _slice_name(node)
         if name is not None:
             by_slice.setdefault(name, []).append(node)
-    slices = [_slice_state(name, by_slice[name], available) for name in sorted(by_slice, key=natural_order)]
+    slices = [
+        _slice_state(name, by_slice[name], available, draining)
+        for name in sorted(by_slice, key=natural_order)
+    ]
     return Inventory(slices=tuple(slices))
 
 
@@ -68,9 +76,12 @@ def _slice_name(node: Mapping[str, Any]) -> str | None:
 
 
 def _slice_state(
-    name: str, nodes: Sequence[Mapping[str, Any]], available: Mapping[str, Mapping[str, float]]
+    name: str,
+    nodes: Sequence[Mapping[str, Any]],
+    available: Mapping[str, Mapping[str, float]],
+    draining: Set[str],
 ) -> SliceState:
-    hosts = [_host_state(node, available) for node in nodes]
+    hosts = [_host_state(node, available, draining) for node in nodes]
     living = {host.worker_id for host in hosts if host.alive}
     # Of a worker id, the living nodes count, else the node that died last: ray.nodes() is in that order
     # for nodes of one address at least, and dead nodes differ in nothing that matters here.
@@ -108,7 +119,9 @@ def _chips_when_all_are_dead(generation: str | None, topology: str | None, hosts
     return fitting.pop() if len(fitting) == 1 else 0
 
 
-def _host_state(node: Mapping[str, Any], available: Mapping[str, Mapping[str, float]]) -> HostState:
+def _host_state(
+    node: Mapping[str, Any], available: Mapping[str, Mapping[str, float]], draining: Set[str]
+) -> HostState:
     worker_id = node["Labels"].get(_WORKER_ID, "")
     node_id, alive = node["NodeID"], bool(node["Alive"])
     free = available.get(node_id, {}) if alive else {}
@@ -120,6 +133,7 @@ def _host_state(node: Mapping[str, Any], available: Mapping[str, Mapping[str, fl
         chips=int(node["Resources"].get("TPU", 0)) if alive else 0,
         chips_free=int(free.get("TPU", 0.0)),
         crowded=alive and free.get("CPU", 0.0) < HOST_CPUS,
+        suspect="Ray drains its node: it goes away" if alive and node_id in draining else None,
     )
 
 

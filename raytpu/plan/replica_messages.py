@@ -59,8 +59,16 @@ class Lost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A member goes away soon, and is released at the end of the step that is under way."""
+
+    member: str
+    reason: str
+
+
 Told = Ready | Pulled | Voted | Attached
-Event = Told | Lost
+Event = Told | Lost | Leaving
 
 
 # -- what the coordinator tells --------------------------------------------------------------------------

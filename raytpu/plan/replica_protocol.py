@@ -31,6 +31,7 @@ from raytpu.plan.replica_messages import (
     Committed,
     Event,
     Evicted,
+    Leaving,
     Lost,
     Message,
     Over,
@@ -75,6 +76,8 @@ class State:
     """For the step of the view, told in this view."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Lost members, with the reason."""
+    leaving: Mapping[str, str] = field(default_factory=dict)
+    """Members that are released at the next commit which leaves somebody with the state, with the reason."""
     over: str | None = None
     """Why there is nothing left to do."""
 
@@ -147,6 +150,10 @@ def advance(state: State, event: Event) -> Answer:
     """The state after ``event``, and what to send, in order; what does not count any more changes nothing."""
     if isinstance(event, Lost):
         return _lost(state, event) if state.over is None else (state, ())
+    if isinstance(event, Leaving):
+        known = event.member in state.lost or event.member in state.leaving
+        leaving = {**state.leaving, event.member: event.reason}
+        return (state if known else replace(state, leaving=leaving)), ()
     if state.over is not None:
         return state, (_answer(event, Over(reason=state.over)),)
     if event.member in state.lost:
@@ -188,18 +195,26 @@ def _committed_if_all(state: State) -> Answer:
     assert view is not None
     if not all(host in state.votes for member in view.members for host in state.hosts_of(member)):
         return state, ()
-    joining = _waiting(state)
+    joining = [member for member in _waiting(state) if member not in state.leaving]
+    staying = [member for member in view.members if member not in state.leaving]
+    # They have voted like all others: the step is made, and nobody needs them for the next one.
+    released = {each: state.leaving[each] for each in view.members if staying and each in state.leaving}
+    full = [member for member in view.members if member not in released]
     after = next_view(
         view,
-        members=(*view.members, *joining),
-        full=set(view.members),
+        members=(*full, *joining),
+        full=set(full),
         step=view.step + 1,
         parts=state.parts,
         least=state.least,
     )
-    return _entered(state, after), (
-        *_to_all(view.members, Committed(step=view.step, view=after)),
+    return _entered(replace(state, lost={**state.lost, **released}), after), (
+        *_to_all(full, Committed(step=view.step, view=after)),
         *_to_all(joining, ViewChanged(view=after)),
+        *(
+            To(member=member, position=None, message=Evicted(member=member, reason=reason))
+            for member, reason in released.items()
+        ),
     )
 
 

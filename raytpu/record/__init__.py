@@ -21,6 +21,7 @@ from raytpu.record.events import Event as Event
 from raytpu.record.events import HostReady as HostReady
 from raytpu.record.events import HostsStuck as HostsStuck
 from raytpu.record.events import PhaseTimed as PhaseTimed
+from raytpu.record.events import PreemptionNoticed as PreemptionNoticed
 from raytpu.record.events import ProgramCompiled as ProgramCompiled
 from raytpu.record.events import ReplicaLost as ReplicaLost
 from raytpu.record.events import RunEnded as RunEnded
@@ -87,6 +88,7 @@ __all__ = [
     "LogTail",
     "Phase",
     "PhaseTimed",
+    "PreemptionNoticed",
     "ProgramCompiled",
     "Recorded",
     "ReplicaLost",

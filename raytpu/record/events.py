@@ -237,6 +237,19 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionNoticed:
+    """A host of the run goes away soon, and its slice with it."""
+
+    kind: ClassVar[str] = "preemption_noticed"
+    host: str
+    """``slice-0/1``"""
+    source: str
+    """Who says so, in words."""
+    seconds: float
+    """Left, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The driver let go of the run on purpose."""
 
@@ -286,6 +299,7 @@ WrittenEvent = (
     | HostsStuck
     | ReplicaLost
     | Averaged
+    | PreemptionNoticed
     | RunEnded
 )
 Event = WrittenEvent | Unknown | Damaged

@@ -22,6 +22,7 @@ from raytpu.record.events import (
     Event,
     HostsStuck,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -71,6 +72,8 @@ class RunSummary:
     """In the order in which they were lost, over all attempts."""
     stuck: tuple[HostsStuck, ...]
     """How often the run made no step for longer than it may, over all attempts."""
+    notices: tuple[PreemptionNoticed, ...]
+    """Of hosts that were to go away, over all attempts."""
     last_step: int | None
     total_steps: int | None
     loss_first: float | None
@@ -130,8 +133,7 @@ def summarise(
     started = _last(events, RunStarted) or RunStarted(run=run)
     state, reason = _state(events, driver_alive, silence)
     attempt = max((event.attempt for event in events if isinstance(event, AttemptStarted)), default=None)
-    steps = steps_of(records)
-    kept = [step for step in steps if step.kept]
+    kept = [step for step in steps_of(records) if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
     paces = tuple(host_paces(records, attempt))
@@ -147,6 +149,7 @@ def summarise(
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
         lost_slices=tuple(_lost_slices(events)),
         stuck=tuple(event for event in events if isinstance(event, HostsStuck)),
+        notices=tuple(event for event in events if isinstance(event, PreemptionNoticed)),
         last_step=last_step,
         total_steps=started.steps,
         **_progress(kept, split.wall_s),

@@ -13,6 +13,8 @@ _LABEL = 13
 # By feel: the error, and the last three frames of a traceback.
 _REASON_LINES = 8
 
+_NOTICES = 4  # by feel: of the hosts of one slice, or of the last slices
+
 
 # The worst ones; all are in the JSON.
 _STRAGGLERS = 3
@@ -48,6 +50,7 @@ def _lines(summary: RunSummary) -> Iterator[str]:
     if summary.lost_slices:
         yield from _labelled("lost", [_lost(summary)])
     yield from _labelled("stuck", [each.reason for each in summary.stuck])
+    yield from _labelled("notice", _notices(summary))
     yield from _labelled("wall time", _wall(summary.goodput))
     yield from _labelled("start-up", _phases(summary))
     yield from _labelled("compiled", _programs(summary))
@@ -120,6 +123,12 @@ def _lost(summary: RunSummary) -> str:
     times = Counter(summary.lost_slices)
     names = ", ".join(name if count == 1 else f"{name} {count} times" for name, count in times.items())
     return f"{len(summary.lost_slices)} slice{'s' if len(summary.lost_slices) != 1 else ''}: {names}"
+
+
+def _notices(summary: RunSummary) -> list[str]:
+    lines = [f"{each.host}: {each.source}, {each.seconds:.0f} s before its end" for each in summary.notices]
+    earlier = len(lines) - _NOTICES
+    return [f"{earlier} earlier", *lines[-_NOTICES:]] if earlier > 0 else lines
 
 
 def _wall(split: Goodput) -> list[str]:

@@ -122,6 +122,8 @@ def _configure_jax(assignment: ProcessAssignment) -> None:
 
     try:
         jax.config.update("jax_platforms", assignment.platform)
+        # It would take SIGTERM over, and agree on a step by itself: that is for whoever runs this process.
+        jax.config.update("jax_enable_preemption_service", False)
         if assignment.platform == "cpu":
             jax.config.update("jax_num_cpu_devices", assignment.local_devices)
             jax.config.update("jax_cpu_collectives_implementation", "gloo")

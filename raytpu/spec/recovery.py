@@ -29,3 +29,11 @@ class Recovery(Spec):
     spares: int = Field(default=0, ge=0)
     """Slices to hold beside slices.count as soon as they are idle, so that a lost one is replaced without
     waiting in the queue."""
+    notice_s: float = Field(default=30.0, gt=0)
+    """Between the notice that a host goes away and its end, where whoever gives it does not say: the metadata
+    server's ``preempted``, a drain without a deadline. A spot VM of Google Cloud has 30 s
+    (https://cloud.google.com/compute/docs/instances/spot)."""
+    grace_s: float = Field(default=25.0, gt=0)
+    """Between SIGTERM to a host's process and its end. GKE gives spot pods up to 25 s of
+    ``terminationGracePeriodSeconds`` (https://cloud.google.com/kubernetes-engine/docs/how-to/autopilot-spot-pods);
+    on Standard node pools the kubelet's default is 15."""

@@ -26,7 +26,7 @@ from raytpu.train.data_streams import data_preparer, prepared_streams
 from raytpu.train.deaths import in_words, is_taken_back
 from raytpu.train.endings import Circumstances, cause_of, decided_elsewhere, ending_of, needs_no_cause
 from raytpu.train.entrypoint import TrainFunction
-from raytpu.train.farewell import SaveOnNotice
+from raytpu.train.hand_over import HandOver
 from raytpu.train.host_watch import HostWatch
 from raytpu.train.job import TrainJob
 from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
@@ -97,13 +97,13 @@ def run_attempt(attempt: Attempt) -> Outcome:
     """Train once, on the gang that is held. Its processes are killed when this returns or raises."""
     adopted = attempt.standbys.take(attempt.holding.slices, attempt.holding.spares)
     hosts = start_hosts(attempt.holding, HostWorker, lambda assignment: {"host": assignment.host}, adopted)
-    with _killed_after(hosts), data_preparer(attempt) as preparer:
+    with _killed_after(hosts), data_preparer(attempt) as preparer, _hand_over(attempt, hosts) as hand_over:
         watch = HostWatch(hosts)
         background = _Background(attempt, hosts, watch, preparer)
         try:
-            result = _train(attempt, hosts, watch, background)
+            result = _train(attempt, hosts, watch, background, hand_over)
         except RaytpuError as error:
-            told, ending = _explained(error, attempt, hosts, watch, background)
+            told, ending = _explained(hand_over.explained(error), attempt, hosts, watch, background)
             return Outcome(ending=ending, error=told, accounts=watch.lost, processes=background.processes)
         return Outcome(ending=Ending(kind=EndingKind.COMPLETED), result=result)
 
@@ -116,14 +116,30 @@ def _killed_after(hosts: tuple[Host, ...]) -> Iterator[None]:
         within_s(RELEASE_S, lambda: [ray.kill(host.actor) for host in hosts])
 
 
-def _train(attempt: Attempt, hosts: tuple[Host, ...], watch: HostWatch, background: _Background) -> Result:
+@contextmanager
+def _hand_over(attempt: Attempt, hosts: tuple[Host, ...]) -> Iterator[HandOver]:
+    hand_over = HandOver(
+        attempt.holding, hosts, attempt.recovery, saves=attempt.job.checkpoint is not None, log=attempt.log
+    )
+    try:
+        yield hand_over
+    finally:
+        hand_over.close()
+
+
+def _train(
+    attempt: Attempt,
+    hosts: tuple[Host, ...],
+    watch: HostWatch,
+    background: _Background,
+    hand_over: HandOver,
+) -> Result:
     background.start()
     patience = Patience.of(attempt.deadlines)
-    preemption = SaveOnNotice(lambda: attempt.holding.notice, hosts, attempt.log)
 
     def look() -> None:
         attempt.stop_requested()
-        preemption.look()
+        hand_over.look()
         attempt.holding.check()
         background.raise_failure()
         watch.raise_lost()

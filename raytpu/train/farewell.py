@@ -9,18 +9,27 @@ Nobody saves alone, and nobody waits long: the answer is on its way when the que
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raytpu.errors import RaytpuError
+from ray.exceptions import RayError
+
+from raytpu.errors import HostLost, RaytpuError, RunFailed
 from raytpu.gang import Host, PreemptionNotice, call_hosts
+from raytpu.plan.hand_over import Pace
 from raytpu.record import EventLog, StateChanged
 
 MARGIN = 2
 """Steps between the foremost host and the proposed one: a step may end while the question travels."""
 
-TRIES = 5
-"""Proposals before giving up. Each fails only when a host passed ``MARGIN`` steps within one question."""
+TRIES = 7
+"""Proposals before giving up. Each fails only when a host passed that many steps within one question, and the
+next one is twice as far ahead: the last one 128 steps, which takes a second where a step takes 8 ms."""
+
+STEPS_TIMED = 20
+"""Over which a step's usual time is counted, whatever else happens between the steps."""
 
 DECISION_S = 10.0
 """For a host to wait at a proposed step. A driver that is silent for so long is gone; training goes on."""
@@ -35,6 +44,8 @@ class Farewell:
         self._first = 0
         self._proposed: int | None = None
         self._last: int | None = None
+        self._ends_s: deque[float] = deque(maxlen=STEPS_TIMED + 1)
+        self._save_s: float | None = None
         self.reason = ""
 
     def current_step(self) -> int:
@@ -46,6 +57,18 @@ class Farewell:
         """The last step that is done, and how many of the steps were done by this process."""
         with self._changed:
             return self._step, self._step - self._first
+
+    def pace(self) -> Pace:
+        """How long steps and the last save took."""
+        with self._changed:
+            ends_s = list(self._ends_s)
+            step_s = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1) if len(ends_s) > 1 else 0.0
+            return Pace(step_s=step_s, save_s=self._save_s)
+
+    def saved(self, seconds: float) -> None:
+        """A save took so long until it was durable."""
+        with self._changed:
+            self._save_s = seconds
 
     def resume_at(self, step: int) -> None:
         """Steps up to ``step`` were done by an earlier attempt."""
@@ -78,61 +101,111 @@ class Farewell:
         """Called at the end of each step that can be saved: whether the run ends here, after a save."""
         with self._changed:
             self._step = step
+            self._ends_s.append(time.monotonic())
             if self._proposed is not None and step >= self._proposed:
                 self._changed.wait_for(lambda: self._proposed is None, DECISION_S)
                 self._proposed = None
             return self._last is not None and step >= self._last
 
 
-class SaveOnNotice:
-    """The driver's side: once slices of the gang are under notice, lets the hosts save and end.
+class LastSave:
+    """The driver's side: lets the hosts of a gang make their last save and end. Once."""
 
-    It does so in a thread of its own. ``notice`` is asked for one at each look.
+    def __init__(self, hosts: Sequence[Host], log: EventLog) -> None:
+        self._hosts, self._log = hosts, log
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self.step: int | None = None
+        """The last one, once it is agreed on."""
+
+    def close(self) -> None:
+        """The hosts are at their end anyway: wait for no more answers."""
+        self._over.set()
+
+    def save(self, reason: str, seconds_left: float) -> bool:
+        """Whether all hosts will end after the same step, soon, whoever asked. Waits for their answers."""
+        with self._lock:
+            if self.step is None:
+                self._log.write(
+                    StateChanged(state="preempted", reason=f"{reason} in {seconds_left:.0f} s; saving")
+                )
+                self.step = self._agreed(reason, max(1.0, seconds_left))
+            return self.step is not None
+
+    def _agreed(self, reason: str, deadline_s: float) -> int | None:
+        why = "no step was agreed on"
+        try:
+            step = agree_on_last_step(self._hosts, reason, deadline_s, self._raise_when_over)
+        except (RaytpuError, RayError) as error:  # the attempt ends by its own signs; this only tells
+            step, why = None, str(error).splitlines()[0]
+        if step is None and not self._over.is_set():
+            self._log.write(StateChanged(state="preempted", reason=f"no last save: {why}"))
+        return step
+
+    def _raise_when_over(self) -> None:
+        if self._over.is_set():
+            raise RunFailed("the attempt is over")
+
+
+class SaveOnNotice:
+    """Once the slices of the gang go to somebody else, lets the hosts save and end, in a thread of its own.
+
+    ``notice`` is asked for one at each look.
     """
 
-    def __init__(
-        self, notice: Callable[[], PreemptionNotice | None], hosts: Sequence[Host], log: EventLog
-    ) -> None:
-        self._notice, self._hosts, self._log = notice, hosts, log
+    def __init__(self, notice: Callable[[], PreemptionNotice | None], last: LastSave) -> None:
+        self._notice, self._last = notice, last
         self._begun = False
+
+    def close(self) -> None:
+        """See ``LastSave``."""
+        self._last.close()
 
     def look(self) -> None:
         """Begin, if there is a notice and this has not begun."""
         notice = self._notice()
         if notice is not None and not self._begun:
             self._begun = True
-            threading.Thread(target=self._save, args=(notice,), name="raytpu-farewell", daemon=True).start()
-
-    def _save(self, notice: PreemptionNotice) -> None:
-        reason = f"its slices go to {notice.by}"
-        self._log.write(
-            StateChanged(state="preempted", reason=f"{reason} in {notice.seconds_left:.0f} s; saving")
-        )
-        try:
-            step = agree_on_last_step(self._hosts, reason, max(1.0, notice.seconds_left))
-        except (
-            RaytpuError
-        ) as error:  # the attempt ends by its own signs; this only tells why nothing was saved
-            self._log.write(StateChanged(state="preempted", reason=f"no last save: {error}"))
-            return
-        if step is None:
-            self._log.write(StateChanged(state="preempted", reason="no last save: no step was agreed on"))
+            threading.Thread(
+                target=self._last.save,
+                args=(f"its slices go to {notice.by}", notice.seconds_left),
+                name="raytpu-farewell",
+                daemon=True,
+            ).start()
 
 
-def agree_on_last_step(hosts: Sequence[Host], reason: str, deadline_s: float) -> int | None:
+def agree_on_last_step(
+    hosts: Sequence[Host], reason: str, deadline_s: float, alive: Callable[[], None]
+) -> int | None:
     """Let every host save and end after the same step; that step, or ``None`` when they could not agree.
+
+    ``alive`` is called about twice a second while their answers are awaited; it may raise to end the wait.
 
     Raises:
         DeadlineExceeded, HostLost: a host did not answer.
     """
-    ask = partial(call_hosts, hosts, waited_for="the hosts to agree on a last step", deadline_s=deadline_s)
-    for _ in range(TRIES):
-        step = max(ask("current_step")) + MARGIN
+    ask = partial(
+        call_hosts,
+        hosts,
+        waited_for="the hosts to agree on a last step",
+        deadline_s=deadline_s,
+        alive=alive,
+    )
+    for tries in range(TRIES):
+        step = max(ask("current_step")) + (MARGIN << tries)
         accepted: list[bool] = [False]
         try:
             accepted = ask("propose_last_step", step)
         finally:
-            ask("decide_last_step", step, all(accepted), reason)
+            _tell_decision(ask, step, all(accepted), reason)
         if all(accepted):
             return step
     return None
+
+
+def _tell_decision(ask: Callable[..., object], step: int, agreed: bool, reason: str) -> None:
+    try:
+        ask("decide_last_step", step, agreed, reason)
+    except HostLost:
+        if not agreed:
+            raise
+        # It has reached all: a host that is gone by now may have followed it to the end.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -20,11 +21,14 @@ from ray import cloudpickle
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
 from raytpu.plan import ProcessAssignment, Whereabouts
+from raytpu.plan.hand_over import Source
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.farewell import Farewell
+from raytpu.train.host_notices import HostNotices, Outlook, on_sigterm
 from raytpu.train.job import TrainJob
 from raytpu.train.loop_position import LoopPosition, show_stacks
+from raytpu.train.metadata_server import MetadataWatch, metadata_address
 from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
 if TYPE_CHECKING:  # loads JAX
@@ -60,6 +64,9 @@ class HostProcess:
         self._joined = threading.Event()
         self._farewell = Farewell()
         self._position = LoopPosition()
+        self._notices = HostNotices()
+        self._begun = threading.Event()
+        on_sigterm(self._terminated)
         _this_process = self
 
     def ping(self) -> int:
@@ -88,6 +95,16 @@ class HostProcess:
         """Print what every thread is doing, into the host's log."""
         show_stacks(reason)
 
+    def outlook(self) -> Outlook:
+        """Whether this host goes away, and how fast it saves."""
+        return Outlook(ages_s=self._notices.ages_s(), pace=self._farewell.pace())
+
+    def _terminated(self) -> None:
+        """SIGTERM: of a process that stands by, the end; else its driver has until SIGKILL to act on it."""
+        if not self._begun.is_set():
+            os._exit(128 + signal.SIGTERM)
+        self._notices.hear(Source.SIGTERM)
+
     def begin(self, job: TrainJob, predecessors: Mapping[str, int]) -> int:
         """Become the process of this host in one attempt; the answer is its id.
 
@@ -106,6 +123,9 @@ class HostProcess:
         self._host_log = HostLog(directory, job.attempt, self._host)
         self._log = EventLog(directory, self._host, job.attempt)
         extend_path(job.python_path)
+        self._begun.set()
+        if address := metadata_address(job.gang.simulated, os.environ):
+            MetadataWatch(address, self._notices.hear)
         before = predecessors.get(self._host)
         if before is not None and not await_gone(before, job.deadlines.stop_s):
             raise DeadlineExceeded(

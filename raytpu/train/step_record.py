@@ -207,7 +207,10 @@ class StepRecord:
     def _note_saves(self) -> None:
         if self._store is not None:
             for report in self._store.save_reports():
-                self._log.write(self._event_of(report))
+                event = self._event_of(report)
+                if isinstance(event, CheckpointDurable):
+                    self._farewell.saved(event.seconds)
+                self._log.write(event)
 
     def _event_of(self, report: SaveReport) -> WrittenEvent:
         from raytpu.checkpoint import DurableSave, SlowSave

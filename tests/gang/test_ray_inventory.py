@@ -58,6 +58,17 @@ def test_an_idle_slice_can_be_planned_on():
     assert [process.address for process in plan.processes] == ["10.0.0.0", "10.0.0.1"]
 
 
+def test_a_slice_with_a_host_that_goes_away_is_given_to_nobody():
+    """A run that hands over would get the very slice that it leaves; another one, half a minute."""
+    nodes = whole("slice-0") + whole("slice-1", 2)
+
+    plan = plan_gang(WANT, inventory_of_nodes(nodes, idle(nodes), {"node0001"}))
+
+    assert {process.slice_name for process in plan.processes} == {"slice-1"}
+    with pytest.raises(Unplaceable, match="slice-0: host 1: Ray drains its node: it goes away"):
+        plan_gang(WANT, inventory_of_nodes(nodes[:2], idle(nodes), {"node0001"}))
+
+
 def test_a_host_whose_cpus_are_all_taken_is_not_idle():
     """Data tasks fill every CPU of a cluster; a gang placed there waits for them, whatever else is idle."""
     nodes = whole("slice-0") + whole("slice-1", 2)

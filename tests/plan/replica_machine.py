@@ -6,6 +6,7 @@ from typing import Any
 
 from raytpu.plan.replica_messages import (
     Attached,
+    Leaving,
     Lost,
     Pulled,
     Ready,
@@ -71,6 +72,10 @@ def attached(
 
 def lost(member: str) -> Lost:
     return Lost(member=member, reason="gone")
+
+
+def leaving(member: str) -> Leaving:
+    return Leaving(member=member, reason="preempted")
 
 
 def view_of(state: State) -> View:

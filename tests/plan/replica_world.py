@@ -18,6 +18,7 @@ from raytpu.plan.replica_messages import (
     Committed,
     Event,
     Evicted,
+    Leaving,
     Lost,
     Message,
     Over,
@@ -124,6 +125,11 @@ class World:
     def declare_lost(self, member: str) -> None:
         self.ever_lost.add(member)
         self.feed(Lost(member=member, reason="gone"))
+
+    def notice(self, member: str) -> None:
+        """It goes away soon; its hosts work until they are told to end."""
+        self.ever_lost.add(member)
+        self.feed(Leaving(member=member, reason="preempted"))
 
     def kill_coordinator(self, *, old_record: bool = False) -> None:
         """Another one knows the record, or the one before the last entry, and not who was lost."""

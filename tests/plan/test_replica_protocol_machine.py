@@ -96,6 +96,8 @@ class Replicas(RuleBasedStateMachine):
                     self.world.kill_coordinator(old_record=chance.random() < 0.5)
                 case 1 if may_freeze(self):
                     self.world.declare_lost(chance.choice(may_freeze(self)))
+                case 1 if living(self):
+                    self.world.notice(chance.choice(living(self)).member)
                 case 2 | 3 if living(self):
                     self.world.break_connection(chance.choice(living(self)))
                 case _ if hosts:
@@ -129,6 +131,11 @@ class Replicas(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def a_frozen_member_is_taken_for_lost(self, pick: int) -> None:
         self.world.declare_lost(one_of(may_freeze(self), pick))
+
+    @some(may_freeze)
+    @rule(pick=PICKS)
+    def a_member_is_to_leave(self, pick: int) -> None:
+        self.world.notice(one_of(may_freeze(self), pick))
 
     @precondition(lambda replicas: replicas.goes_on() and len(replicas.world.healthy()) < 4)
     @rule()

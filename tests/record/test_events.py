@@ -21,6 +21,7 @@ from raytpu.record import (
     HostReady,
     HostsStuck,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     ReplicaLost,
     RunEnded,
@@ -52,6 +53,7 @@ ONE_OF_EACH = (
     HostsStuck(cause="silent", hosts=("slice-1/0",), step=7, seconds=6.5, limit_s=6.0),
     ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
     Averaged(rounds=10, sent_bytes=1 << 20),
+    PreemptionNoticed(host="slice-1/0", source="its process got SIGTERM", seconds=25.0),
     RunEnded(outcome="finished"),
 )
 

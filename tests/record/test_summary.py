@@ -18,6 +18,7 @@ from raytpu.record import (
     Evaluated,
     HostsStuck,
     PhaseTimed,
+    PreemptionNoticed,
     ProgramCompiled,
     Recorded,
     ReplicaLost,
@@ -319,3 +320,17 @@ def test_a_train_function_that_ended_early_is_finished_with_a_word_about_it():
     assert summary.warnings == ("the train function ended after step 3 of 6",)
     assert summary.next_step == "run the same file again to go on from step 2"
     assert summarise(whole_story().records).warnings == ()
+
+
+def test_notices_are_told_the_last_of_many():
+    """Who was preempted, and how long before, is the first question after a night of moves."""
+    book = Logbook().start()
+    for worker_id in range(6):
+        book.add(PreemptionNoticed(host=f"slice-1/{worker_id}", source="Ray drains its node", seconds=29.6))
+
+    text = render_summary(summarise(book.records))
+
+    assert (
+        "notice       2 earlier\n               slice-1/2: Ray drains its node, 30 s before its end" in text
+    )
+    assert "slice-1/5" in text

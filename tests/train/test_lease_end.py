@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from raytpu.errors import HostLost, LeaseEnded, ProgramFailed, RunFailed
+from raytpu.spec import Recovery
 from raytpu.train import attempt
 from raytpu.train.replicas import controller
 from tests.waiting import await_true
@@ -60,9 +61,10 @@ def run_of_replicas(failure: RunFailed, *leases: Held) -> RunFailed:
     staff = SimpleNamespace(
         check=check,
         stop=lambda: None,
+        present=list,
         leases=lambda: [each for each in leases if each.notice is None],
     )
-    training = SimpleNamespace(stop_requested=lambda: None)
+    training = SimpleNamespace(stop_requested=lambda: None, recovery=Recovery(), log=None)
     with pytest.raises(RunFailed) as caught:
         controller._Run(cast(Any, training), cast(Any, staff)).to_its_end()
     return caught.value

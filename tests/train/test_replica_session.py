@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raytpu.errors import HostLost, ProgramFailed
+from raytpu.errors import HostLost, ProgramFailed, SliceLost
 from tests.train.replica_hosts import World, assert_exact
 from tests.waiting import await_true
 
@@ -63,6 +63,26 @@ def test_a_replica_that_joins_takes_state_and_parts_from_the_living(world):
     assert_exact(each, "a", "b")
     assert each.admitted == ["a", "b"]
     assert mine, "it computes a part as soon as it has the state"
+
+
+def test_a_replica_that_is_to_leave_ends_between_two_steps(world):
+    """One that is dropped in the middle of a step has the others compute its part again."""
+    each = world("a", "b")
+    go_on = threading.Event()
+    each.add("a")
+    gone = each.add("b", before_step=lambda step: step == 5 and go_on.wait(10))
+    await_true("step 4", lambda: gone[1].done == 4)
+    each.coordinator.leave("b", "preempted")
+    go_on.set()
+    each.join("a")
+
+    assert_exact(each, "a")
+    assert each.lost == {"b": "preempted"}
+    await_true("its end", lambda: all(host.error is not None for host in gone))
+    assert {type(host.error) for host in gone} == {SliceLost}
+    assert {host.done for host in gone} == {4}, "the step that it voted for is the others'"
+    view = each.coordinator.view
+    assert (view.members, view.epoch) == (("a",), 2), "one change, that of the commit"
 
 
 def test_a_silent_host_is_given_up(world):

@@ -16,8 +16,9 @@ from raytpu.errors import HostLost, LeaseEnded, ProgramFailed, RunFailed, RunSto
 from raytpu.gang import Lease
 from raytpu.record import PhaseTimed, StateChanged
 from raytpu.spec import Replicas
-from raytpu.train.farewell import SaveOnNotice
+from raytpu.train.farewell import LastSave, SaveOnNotice
 from raytpu.train.ray_train_seam import result_of
+from raytpu.train.replicas.departures import Departures
 from raytpu.train.replicas.replica import lease_end
 from raytpu.train.replicas.staffing import Staff
 from raytpu.train.training import Training, hold_for
@@ -52,6 +53,7 @@ class _Run:
     def __init__(self, training: Training, staff: Staff) -> None:
         self._training, self._staff = training, staff
         self._last_save: SaveOnNotice | None = None
+        self._departures = Departures(training, staff)
 
     def to_its_end(self) -> list[dict[str, Any]]:
         """What each host of the replicas that have the state returned, once all of them have."""
@@ -60,6 +62,9 @@ class _Run:
         except RunFailed as error:
             raise self._lease_end_behind(error) or error from None
         finally:
+            self._departures.close()
+            if self._last_save is not None:
+                self._last_save.close()
             self._staff.stop()
 
     def _look_after_all(self) -> list[dict[str, Any]]:
@@ -67,6 +72,7 @@ class _Run:
             self._training.stop_requested()
             self._staff.check()
             self._check_leases()
+            self._departures.look()
             ended = self._ended()
             if ended is not None:
                 return ended
@@ -113,7 +119,7 @@ class _Run:
     def _save_and_end(self, lease: Lease) -> None:
         if self._last_save is None:
             hosts = [host for replica in self._staff.living() for host in replica.hosts]
-            self._last_save = SaveOnNotice(lambda: lease.notice, hosts, self._training.log)
+            self._last_save = SaveOnNotice(lambda: lease.notice, LastSave(hosts, self._training.log))
         self._last_save.look()
 
     def _ended(self) -> list[dict[str, Any]] | None:

@@ -164,6 +164,10 @@ class Coordinator:
         """Somebody else knows that this replica is lost. Any thread."""
         self._inbox.put((None, messages.Lost(member=member, reason=reason)))
 
+    def leave(self, member: str, reason: str) -> None:
+        """This replica goes away soon: the others go on without it after the step under way. Any thread."""
+        self._inbox.put((None, messages.Leaving(member=member, reason=reason)))
+
     def close(self) -> None:
         """Stop, and end every stream."""
         self._closed.set()
@@ -192,6 +196,8 @@ class Coordinator:
         elif isinstance(message, _CalledUp):
             for ready in self._reserve.pop(message.member, []):
                 self._decide(ready)
+        elif isinstance(message, messages.Leaving):
+            self._decide(message)
         elif message is not None:
             self._lose(message.member, message.reason)
 
@@ -254,6 +260,10 @@ class Coordinator:
     def _lose(self, member: str, reason: str) -> None:
         self._reserve.pop(member, None)
         self._decide(messages.Lost(member=member, reason=reason))
+        self._part_with(member, reason)
+
+    def _part_with(self, member: str, reason: str) -> None:
+        """What is left to do once a replica is none any more, and has been told so."""
         for key in [key for key in self._hosts if key[0] == member]:
             host = self._hosts.pop(key)
             self._of.pop(host.caller, None)
@@ -267,7 +277,7 @@ class Coordinator:
             if lost.keys() >= self._founders:
                 self._over = "; ".join(f"{member}: {reason}" for member, reason in lost.items())
             return
-        before = self._state.view
+        before, lost_before = self._state.view, self._state.lost
         self._state, answers = protocol.advance(self._state, event)
         self._over = self._over or self._state.over
         for to in answers:
@@ -282,6 +292,9 @@ class Coordinator:
             for member in with_state - self._with_state:
                 self._admitted(member)
             self._with_state = with_state
+        if not isinstance(event, messages.Lost):  # whoever has left in peace, at the end of its last step
+            for member in self._state.lost.keys() - lost_before.keys():
+                self._part_with(member, self._state.lost[member])
 
     def _tell(self, to: messages.To) -> None:
         told = Told(message=to.message, endpoints=self._endpoints(), started=self._started)

@@ -47,6 +47,8 @@ class Replica:
     lost: str | None = None
     reserve: bool = False
     """It is kept back until another one is lost."""
+    leaving: bool = False
+    """It goes away soon, and another one is to take its place."""
     admitted: bool = False
     """It has the state, and takes part."""
     called_s: float | None = None

@@ -85,6 +85,16 @@ class Staff:
         with self._lock:
             return [each for each in self._replicas.values() if each.lost is None and not each.reserve]
 
+    def present(self) -> list[Replica]:
+        """Those that are not lost, in reserve or not."""
+        with self._lock:
+            return [each for each in self._replicas.values() if each.lost is None]
+
+    def expect_to_leave(self, replica: Replica) -> None:
+        """It goes away soon: another one is made ready while it works."""
+        replica.leaving = True
+        self._short.set()
+
     def leases(self) -> list[Lease]:
         """Of all replicas, lost ones too; without those that were taken back with a notice."""
         with self._lock:
@@ -140,7 +150,7 @@ class Staff:
             replica.lost = reason
             self._lost += 1
             # One in reserve was not to take part: losing it again and again harms nobody.
-            self._failed_starts += not (replica.admitted or replica.reserve)
+            self._failed_starts += not (replica.admitted or replica.reserve or replica.leaving)
         living = f"{len(self.living())} of {self.parts} go on"
         self._training.log.write(
             StateChanged(state="replica lost", reason=f"{replica.held.name}: {reason}; {living}")
@@ -191,7 +201,7 @@ class Staff:
         """While the run lasts: as many replicas as there are parts, then as many in reserve as wanted."""
         while not self._over.is_set():
             self._short.clear()
-            if len(self.living()) < self.parts:
+            if sum(not each.leaving for each in self.living()) < self.parts:
                 if not self._call_up():
                     self._replace()
             elif self._wants_reserve():
