@@ -31,6 +31,12 @@ from raytpu.plan.multislice import megascale_environment as megascale_environmen
 from raytpu.plan.restart import Ending as Ending
 from raytpu.plan.restart import EndingKind as EndingKind
 from raytpu.plan.restart import decide as decide
+from raytpu.plan.watchdog import HostSeen as HostSeen
+from raytpu.plan.watchdog import Patience as Patience
+from raytpu.plan.watchdog import Stuck as Stuck
+from raytpu.plan.watchdog import StuckKind as StuckKind
+from raytpu.plan.watchdog import Whereabouts as Whereabouts
+from raytpu.plan.watchdog import find_stuck as find_stuck
 from raytpu.plan.workload import WorkloadPlan as WorkloadPlan
 from raytpu.plan.workload import plan_workload as plan_workload
 
@@ -43,19 +49,25 @@ __all__ = [
     "Ending",
     "EndingKind",
     "GangPlan",
+    "HostSeen",
     "HostState",
     "Inventory",
     "MeshPlan",
+    "Patience",
     "PlannedSlice",
     "ProcessAssignment",
     "RowSpan",
     "SliceState",
+    "Stuck",
+    "StuckKind",
+    "Whereabouts",
     "WorkloadPlan",
     "deal_again",
     "decide",
     "diagnose",
     "diagnosis_document",
     "explain_plan",
+    "find_stuck",
     "imagined_inventory",
     "megascale_environment",
     "natural_order",

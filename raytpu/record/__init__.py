@@ -19,6 +19,7 @@ from raytpu.record.events import Damaged as Damaged
 from raytpu.record.events import Evaluated as Evaluated
 from raytpu.record.events import Event as Event
 from raytpu.record.events import HostReady as HostReady
+from raytpu.record.events import HostsStuck as HostsStuck
 from raytpu.record.events import PhaseTimed as PhaseTimed
 from raytpu.record.events import PreemptionNoticed as PreemptionNoticed
 from raytpu.record.events import ProgramCompiled as ProgramCompiled
@@ -30,9 +31,9 @@ from raytpu.record.events import StateChanged as StateChanged
 from raytpu.record.events import StepFinished as StepFinished
 from raytpu.record.events import Unknown as Unknown
 from raytpu.record.events import WrittenEvent as WrittenEvent
+from raytpu.record.goodput import BADPUT_TYPES as BADPUT_TYPES
 from raytpu.record.goodput import Bucket as Bucket
 from raytpu.record.goodput import Goodput as Goodput
-from raytpu.record.goodput import HostPace as HostPace
 from raytpu.record.goodput import split_wall_time as split_wall_time
 from raytpu.record.host_log import HostLog as HostLog
 from raytpu.record.log_reading import LogLine as LogLine
@@ -51,6 +52,8 @@ from raytpu.record.run_lease import is_alive as is_alive
 from raytpu.record.run_lease import read_driver as read_driver
 from raytpu.record.run_lease import request_stop as request_stop
 from raytpu.record.run_lease import stop_requested as stop_requested
+from raytpu.record.stragglers import HostPace as HostPace
+from raytpu.record.stragglers import Straggler as Straggler
 from raytpu.record.summary import Phase as Phase
 from raytpu.record.summary import RunSummary as RunSummary
 from raytpu.record.summary import summarise as summarise
@@ -59,6 +62,7 @@ from raytpu.record.summary_text import duration_text as duration_text
 from raytpu.record.summary_text import render_summary as render_summary
 
 __all__ = [
+    "BADPUT_TYPES",
     "AttemptEnded",
     "AttemptStarted",
     "Averaged",
@@ -79,6 +83,7 @@ __all__ = [
     "HostLog",
     "HostPace",
     "HostReady",
+    "HostsStuck",
     "LogLine",
     "LogTail",
     "Phase",
@@ -96,6 +101,7 @@ __all__ = [
     "StateChanged",
     "StepFinished",
     "StopRequest",
+    "Straggler",
     "Unknown",
     "WrittenEvent",
     "check_free",

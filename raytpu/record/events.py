@@ -100,6 +100,8 @@ class StepFinished:
     """From the end of the step before to the end of this one, waiting for data included."""
     data_wait_s: float = 0.0
     """The part of ``seconds`` in which this host waited for its batch."""
+    wait_s: float = 0.0
+    """The part of ``seconds`` in which it waited for devices or for other hosts, its own work being done."""
     metrics: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
     """Of the global batch: of all hosts together."""
@@ -198,6 +200,23 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostsStuck:
+    """The run makes no step for longer than it may; the stacks of all hosts are in their logs."""
+
+    kind: ClassVar[str] = "hosts_stuck"
+    cause: str
+    """``silent``, ``program`` or ``collective``; see ``plan.StuckKind``."""
+    hosts: tuple[str, ...]
+    """Those that the others wait for; all of them when nobody is ahead."""
+    step: int
+    seconds: float
+    """Since the last sign of progress."""
+    limit_s: float
+    reason: str = ""
+    """In words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLost:
     """A slice of a run of replicas is gone; the attempt goes on with the others."""
 
@@ -277,6 +296,7 @@ WrittenEvent = (
     | Evaluated
     | SampleWritten
     | AttemptEnded
+    | HostsStuck
     | ReplicaLost
     | Averaged
     | PreemptionNoticed

@@ -20,6 +20,7 @@ from raytpu.record.events import (
     Damaged,
     Evaluated,
     Event,
+    HostsStuck,
     PhaseTimed,
     PreemptionNoticed,
     ProgramCompiled,
@@ -30,7 +31,8 @@ from raytpu.record.events import (
     StateChanged,
     Unknown,
 )
-from raytpu.record.goodput import Goodput, HostPace, Step, host_paces, split_wall_time, steps_of
+from raytpu.record.goodput import Goodput, Step, split_wall_time, steps_of
+from raytpu.record.stragglers import HostPace, Straggler, find_stragglers, host_paces
 
 # Steps over which the present speed is the median. By feel: many enough for a calm number, few enough to
 # show a change within a minute.
@@ -68,6 +70,8 @@ class RunSummary:
     attempts: int
     lost_slices: tuple[str, ...]
     """In the order in which they were lost, over all attempts."""
+    stuck: tuple[HostsStuck, ...]
+    """How often the run made no step for longer than it may, over all attempts."""
     notices: tuple[PreemptionNoticed, ...]
     """Of hosts that were to go away, over all attempts."""
     last_step: int | None
@@ -96,6 +100,8 @@ class RunSummary:
     """Compiled in the last attempt, by the slowest host each."""
     paces: tuple[HostPace, ...]
     """Hosts of the last attempt, the slowest first."""
+    stragglers: tuple[Straggler, ...]
+    """Those of them that keep the others waiting, the worst first."""
     evaluation: Evaluated | None
     sample: str
     damaged_lines: int
@@ -130,6 +136,7 @@ def summarise(
     kept = [step for step in steps_of(records) if step.kept]
     split = split_wall_time(records, now_s if driver_alive else None)
     durable, verified_step = _checkpoints(events)
+    paces = tuple(host_paces(records, attempt))
     last_step = kept[-1].event.step if kept else None
     short = state == "finished" and last_step is not None and last_step < (started.steps or 0)
     return RunSummary(
@@ -141,15 +148,11 @@ def summarise(
         endings=_endings(events, driver_alive),
         attempts=sum(isinstance(event, AttemptStarted) for event in events),
         lost_slices=tuple(_lost_slices(events)),
+        stuck=tuple(event for event in events if isinstance(event, HostsStuck)),
         notices=tuple(event for event in events if isinstance(event, PreemptionNoticed)),
         last_step=last_step,
         total_steps=started.steps,
-        loss_first=next((s.event.metrics["loss"] for s in kept if "loss" in s.event.metrics), None),
-        loss_last=next((s.event.metrics["loss"] for s in kept[::-1] if "loss" in s.event.metrics), None),
-        metrics=dict(kept[-1].event.metrics) if kept else {},
-        tokens_per_s=_recent_tokens_per_s(kept),
-        tokens_per_s_overall=_overall_tokens_per_s(kept, split.wall_s),
-        step_s=statistics.median(s.event.seconds for s in kept[-RECENT_STEPS:]) if kept else None,
+        **_progress(kept, split.wall_s),
         goodput=split,
         last_durable_step=None if durable is None else durable.step,
         last_verified_step=verified_step,
@@ -157,7 +160,8 @@ def summarise(
         checkpoint_path="" if durable is None else durable.path or started.checkpoints,
         phases=_phases(records, attempt),
         programs=_programs(records, attempt),
-        paces=tuple(host_paces(records, attempt)),
+        paces=paces,
+        stragglers=tuple(find_stragglers(paces)),
         evaluation=_last(events, Evaluated),
         sample=(_last(events, SampleWritten) or SampleWritten(text="")).text,
         damaged_lines=sum(isinstance(event, Damaged) for event in events),
@@ -165,6 +169,19 @@ def summarise(
         warnings=(*_not_finite(kept), *_ended_early(short, last_step, started.steps)),
         next_step=_next_step("ended early" if short else state, started.run, durable),
     )
+
+
+def _progress(kept: Sequence[Step], wall_s: float) -> dict[str, Any]:
+    """Losses, metrics and speed of the steps that were kept, under their names in ``RunSummary``."""
+    losses = [step.event.metrics["loss"] for step in kept if "loss" in step.event.metrics]
+    return {
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "metrics": dict(kept[-1].event.metrics) if kept else {},
+        "tokens_per_s": _recent_tokens_per_s(kept),
+        "tokens_per_s_overall": _overall_tokens_per_s(kept, wall_s),
+        "step_s": statistics.median(s.event.seconds for s in kept[-RECENT_STEPS:]) if kept else None,
+    }
 
 
 def _ended_early(short: bool, last: int | None, steps: int | None) -> Iterator[str]:
@@ -188,6 +205,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
         "fraction": summary.goodput.fraction,
         "wall_s": summary.goodput.wall_s,
         "seconds": {bucket.value: seconds for bucket, seconds in summary.goodput.seconds.items()},
+        "badput_s": summary.goodput.badput_s,
     }
     finite = _finite(document)
     assert isinstance(finite, dict)

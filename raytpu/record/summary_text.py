@@ -16,6 +16,10 @@ _REASON_LINES = 8
 _NOTICES = 4  # by feel: of the hosts of one slice, or of the last slices
 
 
+# The worst ones; all are in the JSON.
+_STRAGGLERS = 3
+
+
 def render_summary(summary: RunSummary) -> str:
     """The summary for a person, without a line end at its end."""
     return "\n".join(line.rstrip() for line in _lines(summary))
@@ -45,6 +49,7 @@ def _lines(summary: RunSummary) -> Iterator[str]:
         yield from _labelled("attempts", [_attempts(summary)])
     if summary.lost_slices:
         yield from _labelled("lost", [_lost(summary)])
+    yield from _labelled("stuck", [each.reason for each in summary.stuck])
     yield from _labelled("notice", _notices(summary))
     yield from _labelled("wall time", _wall(summary.goodput))
     yield from _labelled("start-up", _phases(summary))
@@ -133,7 +138,7 @@ def _wall(split: Goodput) -> list[str]:
         # A bucket too small to be seen is left out, productive steps never are.
         if seconds >= 0.05 or bucket is Bucket.STEP:
             share = seconds / split.wall_s if split.wall_s > 0 else 0.0
-            lines.append(f"{bucket.value:<12}{seconds:>10.1f} s{share:>8.1%}")
+            lines.append(f"{bucket.value:<17}{seconds:>10.1f} s{share:>8.1%}")
     return lines
 
 
@@ -153,9 +158,11 @@ def _paces(summary: RunSummary) -> list[str]:
     slowest, fastest = summary.paces[0], summary.paces[-1]
     slow, fast = (f"{pace.host}: {pace.step_s:.4g} s a step" for pace in (slowest, fastest))
     lines = [f"slowest {slow}; fastest {fast}"]
-    waiting = max(summary.paces, key=lambda pace: pace.data_wait_s)
-    if waiting.data_wait_s >= 0.05 * waiting.step_s:
-        lines.append(f"longest wait for data {waiting.host}: {waiting.data_wait_s:.4g} s a step")
+    for each in summary.stragglers[:_STRAGGLERS]:
+        lines.append(
+            f"{each.host} is behind in {each.phase}: {each.behind_s:.4g} s a step more than the others' "
+            f"{each.others_s:.4g} s, {each.share:.0%} of a step"
+        )
     return lines
 
 

@@ -19,7 +19,7 @@ from raytpu.errors import LeaseEnded, RaytpuError, RunFailed, SliceLost
 from raytpu.gang import Holding, Host, call_hosts, start_hosts, unwell_hosts
 from raytpu.gang.hosts import first_line
 from raytpu.gang.release import RELEASE_S, within_s
-from raytpu.plan import Ending, EndingKind, ProcessAssignment
+from raytpu.plan import Ending, EndingKind, Patience, ProcessAssignment
 from raytpu.record import EventLog, PhaseTimed, StateChanged
 from raytpu.spec import Deadlines, Recovery, TextData
 from raytpu.train.data_streams import data_preparer, prepared_streams
@@ -31,6 +31,7 @@ from raytpu.train.host_watch import HostWatch
 from raytpu.train.job import TrainJob
 from raytpu.train.ray_train_seam import HostWorker, gang_trainer, run_on_this_host
 from raytpu.train.standby import Standbys
+from raytpu.train.stuck import end_of
 
 # Where Ray Train 2.60 keeps the error that it wraps (ray/train/v2/_internal/exceptions.py).
 _WRAPPED = ("_base_exc", "health_check_failure", "failure")
@@ -134,6 +135,7 @@ def _train(
     hand_over: HandOver,
 ) -> Result:
     background.start()
+    patience = Patience.of(attempt.deadlines)
 
     def look() -> None:
         attempt.stop_requested()
@@ -141,6 +143,9 @@ def _train(
         attempt.holding.check()
         background.raise_failure()
         watch.raise_lost()
+        stuck = watch.stuck(patience)
+        if stuck is not None:
+            raise end_of(stuck, hosts, attempt.holding, attempt.log)
 
     program = attempt.program  # the only thing that the function below may take along: it is pickled
     trainer = gang_trainer(

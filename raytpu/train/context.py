@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +17,7 @@ from raytpu.record import Averaged, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
+from raytpu.train.loop_position import LoopPosition
 from raytpu.train.programs import Program, fused
 from raytpu.train.replicas.diloco_step import DilocoStep
 from raytpu.train.replicas.replicated_step import ReplicatedStep, state_from_replica
@@ -39,6 +41,7 @@ class TrainContext:
         log: this process's event log.
         announce: tells Ray Train that a checkpoint is durable; collective.
         farewell: the last save that all hosts agree on when the slices are taken away.
+        position: where this process is in its loop, kept for the watchdog.
         session: of a replica with the others; ``None`` in lockstep.
     """
 
@@ -53,6 +56,7 @@ class TrainContext:
         log: EventLog,
         announce: Announce,
         farewell: Farewell,
+        position: LoopPosition,
         session: ReplicaSession | None = None,
     ) -> None:
         self.mesh = mesh
@@ -66,8 +70,15 @@ class TrainContext:
         self._train_stream: BatchStream | None = None
         self._session = session
         self._step: ReplicatedStep | DilocoStep | None = None
+        self._loop_position = position
         self._record = StepRecord(
-            job=job, store=store, log=log, announce=announce, farewell=farewell, session=session
+            job=job,
+            store=store,
+            log=log,
+            announce=announce,
+            farewell=farewell,
+            position=position,
+            session=session,
         )
 
     @property
@@ -100,7 +111,14 @@ class TrainContext:
         Raises:
             SpecError: ``options`` has static arguments.
         """
-        return Program(function, options, cache=self._programs, log=self._log, pause=self._record.pause)
+        return Program(
+            function,
+            options,
+            cache=self._programs,
+            log=self._log,
+            pause=partial(self._record.pause, "compiling"),
+            waiting=self._loop_position.waiting,
+        )
 
     def step(
         self,
@@ -276,7 +294,7 @@ class TrainContext:
         ...     metrics["loss"] = evaluate(state, batch)
         """
         metrics: dict[str, Any] = {}
-        with self._record.pause():
+        with self._record.pause("evaluating"):
             began = time.perf_counter()
             yield metrics
             values = {name: float(value) for name, value in metrics.items()}

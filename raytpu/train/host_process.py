@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from ray import cloudpickle
 
 from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecError
-from raytpu.plan import ProcessAssignment
+from raytpu.plan import ProcessAssignment, Whereabouts
 from raytpu.plan.hand_over import Source
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
 from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
 from raytpu.train.farewell import Farewell
 from raytpu.train.host_notices import HostNotices, Outlook, on_sigterm
 from raytpu.train.job import TrainJob
+from raytpu.train.loop_position import LoopPosition, show_stacks
 from raytpu.train.metadata_server import MetadataWatch, metadata_address
 from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
@@ -62,6 +63,7 @@ class HostProcess:
         self._rows_changed = threading.Condition()
         self._joined = threading.Event()
         self._farewell = Farewell()
+        self._position = LoopPosition()
         self._notices = HostNotices()
         self._begun = threading.Event()
         on_sigterm(self._terminated)
@@ -76,17 +78,22 @@ class HostProcess:
         self._warm_up = WarmUp(entrypoint, with_orbax, python_path)
 
     def current_step(self) -> int:
-        """See ``Farewell``; as the three below."""
+        """See ``Farewell``; as the two below."""
         return self._farewell.current_step()
-
-    def steps(self) -> tuple[int, int]:
-        return self._farewell.steps()
 
     def propose_last_step(self, step: int) -> bool:
         return self._farewell.propose(step)
 
     def decide_last_step(self, step: int, agreed: bool, reason: str) -> None:
         self._farewell.decide(step, agreed, reason)
+
+    def whereabouts(self) -> Whereabouts:
+        """Where the train loop is; answers while it runs, waits in C, or hangs."""
+        return self._position.whereabouts(*self._farewell.steps())
+
+    def show_stacks(self, reason: str) -> None:
+        """Print what every thread is doing, into the host's log."""
+        show_stacks(reason)
 
     def outlook(self) -> Outlook:
         """Whether this host goes away, and how fast it saves."""
@@ -225,11 +232,14 @@ class HostProcess:
             log=self._log,
             announce=announce,
             farewell=self._farewell,
+            position=self._position,
             session=session,
         )
         try:
-            result = call(context)
-            context.finish()
+            with self._position.running():
+                result = call(context)
+                with self._position.pausing("finishing"):
+                    context.finish()
         finally:
             context.close()
         return result

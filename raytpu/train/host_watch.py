@@ -1,13 +1,16 @@
-"""Notice the death of a host process, and how far the gang has come, by one outstanding question to each."""
+"""Notice the death of a host process, how far the gang has come, and that it is stuck, by one outstanding
+question to each."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from raytpu.gang import Host
+from raytpu.plan import HostSeen, Patience, Stuck, Whereabouts, find_stuck
 from raytpu.train.deaths import is_intended
 from raytpu.train.endings import lost_hosts
 
@@ -17,7 +20,14 @@ class HostWatch:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = {host.name: host for host in hosts}
-        self._questions: dict[ray.ObjectRef, str] = {host.actor.steps.remote(): host.name for host in hosts}
+        self._questions: dict[ray.ObjectRef, str] = {}
+        self._asked_s: dict[str, float] = {}
+        self._where = {host.name: Whereabouts(began=False) for host in hosts}
+        self._sign: object = None
+        """Of progress."""
+        self._sign_s = time.monotonic()
+        for host in hosts:
+            self._ask(host.name)
         self.deaths: dict[str, str] = {}
         """Ray's account of each."""
         self.last_step = 0
@@ -33,12 +43,17 @@ class HostWatch:
         for reference in done:
             name = self._questions.pop(reference)
             try:
-                last, here = ray.get(reference)
+                where = ray.get(reference)
             except (RayActorError, RayTaskError) as error:
                 self.note_death(name, error)
                 continue
-            self.last_step, self.steps_done = max(self.last_step, last), max(self.steps_done, here)
-            self._questions[self._hosts[name].actor.steps.remote()] = name
+            self._where[name] = where
+            self.last_step = max(self.last_step, where.step)
+            self.steps_done = max(self.steps_done, where.steps_here)
+            self._ask(name)
+        sign = (self.last_step, tuple((where.began, where.pause) for where in self._where.values()))
+        if sign != self._sign:
+            self._sign, self._sign_s = sign, time.monotonic()
 
     def note_death(self, name: str, error: Exception) -> None:
         """Ray says that the process of this host is gone; the first word counts."""
@@ -48,6 +63,20 @@ class HostWatch:
     def lost(self) -> Mapping[str, str]:
         """Deaths of host processes that nobody killed on purpose."""
         return {name: death for name, death in self.deaths.items() if not is_intended(death)}
+
+    def stuck(self, patience: Patience) -> Stuck | None:
+        """Whether the gang makes no step for longer than it may, as of the last look."""
+        now_s = time.monotonic()
+        silent_s = {name: now_s - self._asked_s[name] for name in self._questions.values()}
+        seen = [
+            HostSeen(name=name, where=where, silent_s=silent_s.get(name, 0.0))
+            for name, where in self._where.items()
+        ]
+        return find_stuck(seen, now_s - self._sign_s, patience)
+
+    def _ask(self, name: str) -> None:
+        self._questions[self._hosts[name].actor.whereabouts.remote()] = name
+        self._asked_s[name] = time.monotonic()
 
     def raise_lost(self) -> None:
         """Raise HostLost when a host process has died that nobody killed on purpose."""

@@ -30,6 +30,7 @@ class Program:
         cache: ProgramCache,
         log: EventLog,
         pause: Callable[[], AbstractContextManager[None]],
+        waiting: Callable[[], AbstractContextManager[None]],
     ) -> None:
         static = sorted(set(options) & {"static_argnums", "static_argnames"})
         if static:
@@ -40,7 +41,7 @@ class Program:
         self.name = _name(function)
         self._jitted = jax.jit(function, **options)
         self._compiler_options = options.get("compiler_options")
-        self._cache, self._log, self._pause = cache, log, pause
+        self._cache, self._log, self._pause, self._waiting = cache, log, pause, waiting
         self._compiled: dict[Signature, Callable[..., Any]] = {}
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
@@ -59,7 +60,9 @@ class Program:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._compiled_for(*args, **kwargs)(*args, **kwargs)
+        compiled = self._compiled_for(*args, **kwargs)
+        with self._waiting():  # some backends run a program with collectives in its call
+            return compiled(*args, **kwargs)
 
     def _compiled_for(self, *args: Any, **kwargs: Any) -> Any:
         signature = _signature((args, kwargs))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, RayActorError
 
 from raytpu.gang import HeldSlice
 from raytpu.gang.release import RELEASE_S, within_s
@@ -79,7 +79,7 @@ class Standbys:
         for reference in done:
             try:
                 ray.get(reference)
-            except RayActorError as error:
+            except (RayActorError, ActorUnschedulableError) as error:  # gone, or its slice was before it came
                 _log.info("the standby process of %s is gone: %s", answers[reference].host, error)
                 dead.add(answers[reference])
         _kill([here[place] for place in dead])

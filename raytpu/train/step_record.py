@@ -26,6 +26,7 @@ from raytpu.record import (
 from raytpu.record.storage import join_url
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import TrainJob
+from raytpu.train.loop_position import LoopPosition
 
 if TYPE_CHECKING:  # loads Orbax, which a run without checkpoints does not need
     from raytpu.checkpoint import CheckpointStore, Restored
@@ -43,6 +44,7 @@ class _Pending:
     step: int
     metrics: Mapping[str, Any]
     data_wait_s: float
+    wait_s: float
 
 
 class StepRecord:
@@ -56,10 +58,11 @@ class StepRecord:
         log: EventLog,
         announce: Announce,
         farewell: Farewell,
+        position: LoopPosition,
         session: ReplicaSession | None = None,
     ) -> None:
         self._job, self._store, self._log, self._announce = job, store, log, announce
-        self._farewell, self._session = farewell, session
+        self._farewell, self._position, self._session = farewell, position, session
         self._mark = time.perf_counter()
         self._paused, self._paused_s = False, 0.0
         self._data_wait_s = 0.0
@@ -99,17 +102,17 @@ class StepRecord:
         self._farewell.resume_at(step)
 
     @contextmanager
-    def pause(self) -> Iterator[None]:
-        """What happens inside is not part of a step's time (compiling, evaluating, saving).
+    def pause(self, what: str) -> Iterator[None]:
+        """``what`` happens inside, and is not part of a step's time (compiling, evaluating, saving).
 
         May be nested, as when an evaluation compiles its program: the time counts once.
         """
         self._flush()
         began, outermost = time.perf_counter(), not self._paused
         self._paused = True
-        intent = nullcontext() if self._session is None else self._session.membership.phase("pausing")
+        intent = nullcontext() if self._session is None else self._session.membership.phase(what)
         try:
-            with intent:
+            with intent, self._position.pausing(what):
                 yield
         finally:
             if outermost:
@@ -140,7 +143,7 @@ class StepRecord:
         if self._store is not None:
             self._store.raise_failed_save()
         self._flush()
-        self._pending = _Pending(step, dict(metrics), self._data_wait_s)
+        self._pending = _Pending(step, dict(metrics), self._data_wait_s, self._waited_s())
         self._data_wait_s = 0.0
         if self._session is not None:
             self._last = (step, state, position)
@@ -185,7 +188,7 @@ class StepRecord:
 
     def _save(self, step: int, state: Any, position: Mapping[str, Any]) -> None:
         assert self._store is not None
-        with self.pause():
+        with self.pause("saving"):
             began = time.perf_counter()
             self._settle_save(self._store)
             self._store.save(step, self.whole(state), dict(position))
@@ -224,20 +227,27 @@ class StepRecord:
         assert self._store is not None
         return join_url(self._store.directory, str(step))
 
+    def _waited_s(self) -> float:
+        exchanged_s = 0.0 if self._session is None else self._session.membership.take_exchanged_s()
+        return self._position.take_waited_s() + exchanged_s
+
     def _flush(self) -> None:
         """Fetch the metrics of the pending step; their arrival is the end of that step."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        values = {name: float(value) for name, value in pending.metrics.items()}
+        with self._position.waiting():
+            values = {name: float(value) for name, value in pending.metrics.items()}
         now = time.perf_counter()
         seconds, self._mark, self._paused_s = now - self._mark - self._paused_s, now, 0.0
         self._last_metrics = values
+        self._position.step_took(seconds)
         self._log.write(
             StepFinished(
                 step=pending.step,
                 seconds=seconds,
                 data_wait_s=pending.data_wait_s,
+                wait_s=pending.wait_s,
                 metrics=values if jax.process_index() == 0 else {},
                 tokens=self._tokens,
             )

@@ -19,6 +19,7 @@ from raytpu.record import (
     CheckpointVerified,
     Evaluated,
     HostReady,
+    HostsStuck,
     PhaseTimed,
     PreemptionNoticed,
     ProgramCompiled,
@@ -49,6 +50,7 @@ ONE_OF_EACH = (
     Evaluated(step=50, metrics={"loss": 2.6}, seconds=0.7),
     SampleWritten(text="def main():\n    return 'ä'"),
     AttemptEnded(ending="slice_lost", reason="slice-1/0 died"),
+    HostsStuck(cause="silent", hosts=("slice-1/0",), step=7, seconds=6.5, limit_s=6.0),
     ReplicaLost(slice="slice-1", reason="the process of its host 0 has ended"),
     Averaged(rounds=10, sent_bytes=1 << 20),
     PreemptionNoticed(host="slice-1/0", source="its process got SIGTERM", seconds=25.0),
@@ -74,6 +76,7 @@ def test_the_json_of_an_event_is_what_it_was_when_runs_were_first_written():
         "step": 7,
         "seconds": 0.5,
         "data_wait_s": 0.0,
+        "wait_s": 0.0,
         "metrics": {"loss": 2.5},
         "tokens": 8,
     }

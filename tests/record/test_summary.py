@@ -16,6 +16,7 @@ from raytpu.record import (
     CheckpointRestored,
     CheckpointVerified,
     Evaluated,
+    HostsStuck,
     PhaseTimed,
     PreemptionNoticed,
     ProgramCompiled,
@@ -81,6 +82,23 @@ def test_the_summary_of_a_run_that_never_got_to_a_step_reads_as_it_should():
     book.end_attempt("failed", "no module named 'foo'\n  at line 3").end("failed", "no module named 'foo'")
 
     compare_with_golden(render_summary(summarise(book.records)), "failed_early.txt")
+
+
+def test_a_run_that_was_stuck_and_its_straggler_are_told():
+    """Who looks at a slow run wants a name, an amount and a place to begin."""
+    book = Logbook().start().start_attempt(1).steps(1, 4, seconds=1.0)
+    book.add(HostsStuck(cause="silent", hosts=("a/0",), step=5, seconds=6, limit_s=6, reason="a/0 is silent"))
+    book.end_attempt("slice_lost").start_attempt(2)
+    for host, data_s in (("slice-0/0", 0.0), ("slice-0/1", 0.5)):
+        book.add(StepFinished(step=5, seconds=1.0, data_wait_s=data_s, wait_s=1.0 - data_s), host)
+
+    summary = summarise(book.records)
+    text = render_summary(summary)
+
+    assert "  stuck        a/0 is silent\n" in text
+    told = "slice-0/1 is behind in data wait: 0.5 s a step more than the others' 0 s, 50% of a step\n"
+    assert told in text
+    assert summary_document(summary)["stragglers"][0]["phase"] == "data wait"
 
 
 def checkpoint_lines(book: Logbook) -> str:

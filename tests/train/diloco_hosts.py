@@ -140,7 +140,9 @@ class DilocoHost(Host):
     def _jit(self, function: Callable[..., Any], **options: Any) -> Program:
         """Compiled once for all hosts of all tests."""
         programs = ProgramCache(None, mesh())
-        program = Program(function, options, cache=programs, log=self.log, pause=nullcontext)
+        program = Program(
+            function, options, cache=programs, log=self.log, pause=nullcontext, waiting=nullcontext
+        )
         return PROGRAMS.setdefault(program.name, program)
 
 

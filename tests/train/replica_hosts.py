@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from raytpu.errors import RaytpuError
-from raytpu.plan import plan_gang
+from raytpu.plan import Patience, Stuck, plan_gang
 from raytpu.spec import Deadlines, Replicas
 from raytpu.train.job import ReplicaPlace
 from raytpu.train.replicas.array_layout import ArraySpec
@@ -94,11 +94,17 @@ class World:
     """A coordinator, and members of two hosts each."""
 
     def __init__(
-        self, *founders: str, steps: int = 30, host: Callable[..., Host] = Host, **settings: Any
+        self,
+        *founders: str,
+        steps: int = 30,
+        pause_s: float = 1800.0,
+        host: Callable[..., Host] = Host,
+        **settings: Any,
     ) -> None:
         self.steps, self.settings, self._host = steps, Replicas(**settings), host
         self.lost: dict[str, str] = {}
         self.admitted: list[str] = []
+        self.stuck: list[Stuck] = []
         self.hosts: dict[str, list[Host]] = {}
         self.threads: list[threading.Thread] = []
         self.coordinator = Coordinator(
@@ -107,8 +113,14 @@ class World:
             hosts=HOSTS,
             parts=PARTS,
             settings=self.settings,
+            patience=replace(
+                Patience.of(Deadlines(pause_s=pause_s)),
+                step_least_s=self.settings.stuck_s,
+                silence_s=self.settings.silence_s,
+            ),
             lost=lambda member, reason: self.lost.setdefault(member, reason),
             admitted=self.admitted.append,
+            stuck=self.stuck.append,
         )
 
     def add(self, member: str, *, joining: bool = False, before_step: Any = None) -> list[Host]:
@@ -165,8 +177,6 @@ class World:
 
 
 def _on_loopback(assignment: Any) -> Any:
-    from dataclasses import replace
-
     return replace(assignment, address="127.0.0.1")
 
 

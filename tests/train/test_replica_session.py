@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raytpu.errors import HostLost, SliceLost
+from raytpu.errors import HostLost, ProgramFailed, SliceLost
 from tests.train.replica_hosts import World, assert_exact
 from tests.waiting import await_true
 
@@ -115,6 +115,47 @@ def test_a_host_that_keeps_all_others_waiting_is_named_and_given_up(world, capfd
     shown = capfd.readouterr().err
     assert "b: its host 1 has been at step 5 for" in shown
     assert "before_step" in shown or "compute" in shown, "the stack of the one that is stuck"
+
+
+def test_a_pause_of_one_host_has_an_end(world):
+    """Saving, evaluating and compiling keep a host from its step by intent; one that never ends keeps all."""
+    each = world("a", "b", stuck_s=2, pause_s=3)  # hosts say a word a second
+    stop = threading.Event()
+    each.add("a")
+    pausing = each.add("b")
+
+    def pause(step: int) -> None:
+        if step == 5:
+            with pausing[0].session.membership.phase("saving"):
+                stop.wait(20)
+
+    pausing[0].before_step = pause
+    each.join("a")
+    stop.set()
+
+    assert_exact(each, "a")
+    assert "host 0 has been saving for" in each.lost["b"]
+
+
+def test_when_all_are_late_at_once_nobody_is_given_up_and_the_run_ends(world):
+    """Given up one by one they would only show the bug again; left alone the run hangs for ever."""
+    each = world("a", "b", stuck_s=0.5, pause_s=2)
+    stop = threading.Event()
+    for member in ("a", "b"):
+        each.add(member, before_step=lambda step: step == 5 and stop.wait(20))
+
+    def over() -> bool:
+        try:
+            each.coordinator.check()
+        except ProgramFailed as error:
+            return "step 5 is not finished after" in str(error)
+        return False
+
+    await_true("the end", over)
+    stop.set()
+
+    assert each.lost == {}
+    assert [set(stuck.late) for stuck in each.stuck] == [{"a/0", "a/1", "b/0", "b/1"}]
 
 
 def test_the_last_save_is_made_by_another_when_the_one_that_leads_is_lost(world):

@@ -15,6 +15,7 @@ from raytpu.record import EventLog, RunDirectory, StepFinished, read_events
 from raytpu.spec import Checkpoint, Replicas, Slices
 from raytpu.train.farewell import Farewell
 from raytpu.train.job import ReplicaPlace, TrainJob
+from raytpu.train.loop_position import LoopPosition
 from raytpu.train.step_record import StepRecord
 
 ONE = Slices(generation="v6e", topology="1x1")
@@ -40,7 +41,10 @@ def record(
 
     log = EventLog(directory, "slice-0/0", 1)
     farewell = farewell or Farewell()
-    return StepRecord(job=job, store=store, log=log, announce=announce, farewell=farewell), directory
+    book = StepRecord(
+        job=job, store=store, log=log, announce=announce, farewell=farewell, position=LoopPosition()
+    )
+    return book, directory
 
 
 def steps(directory: RunDirectory) -> list[StepFinished]:
@@ -51,7 +55,7 @@ def test_a_pause_within_a_pause_is_taken_off_once(tmp_path: Path):
     """An evaluation that compiles made the next step's time negative."""
     book, directory = record(tmp_path)
     book.step_done(1, {"loss": 1.0}, None, {})
-    with book.pause(), book.pause():
+    with book.pause("evaluating"), book.pause("compiling"):
         time.sleep(0.05)
     book.step_done(2, {"loss": 1.0}, None, {})
     book.finish()

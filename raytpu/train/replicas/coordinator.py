@@ -10,14 +10,15 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from raytpu.errors import HostLost
+from raytpu.errors import HostLost, ProgramFailed
 from raytpu.gang import stream
 from raytpu.gang.desk import Caller, Desk, Inbox
+from raytpu.plan import HostSeen, Patience, Stuck, StuckKind, Whereabouts, find_stuck
 from raytpu.plan import replica_messages as messages
 from raytpu.plan import replica_protocol as protocol
 from raytpu.plan.replica_view import View
@@ -43,9 +44,6 @@ ACCUSED_S = 2.0
 STEPS_REMEMBERED = 50
 """Steps whose median says what is usual."""
 
-STUCK_TIMES = 10
-"""A step may take this many times its usual length before whoever keeps the others waiting is given up."""
-
 
 @dataclass(slots=True)
 class _Host:
@@ -57,6 +55,20 @@ class _Host:
     voted: tuple[int, int] = (-1, -1)
     """Epoch and step of the last vote."""
     finished: bool = False
+    pausing_since_s: float = 0.0
+
+    def seen(self, name: str, view: View, usual_s: float, now_s: float) -> HostSeen:
+        """Where this host is in the step of ``view``; 0 for ``usual_s`` means that no step is done yet."""
+        where = Whereabouts(
+            step=view.step - 1,
+            steps_here=int(usual_s > 0),
+            ended=self.finished,
+            waits=self.beat.exchanging or self.voted == (view.epoch, view.step),
+            pause=self.beat.phase,
+            pause_s=now_s - self.pausing_since_s if self.beat.phase else 0.0,
+            usual_s=usual_s,
+        )
+        return HostSeen(name=name, where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +84,10 @@ class Coordinator:
         founders: replicas that begin with the same state, in order.
         hosts: of each replica.
         parts: that a step's rows are divided into.
-        settings: of the workload.
+        settings, patience: of the workload.
         lost: told of each replica that is given up, with the reason, from the coordinator's thread.
         admitted: told of each replica that has got the state and takes part.
+        stuck: told when the run makes no step for longer than it may.
     """
 
     def __init__(
@@ -85,9 +98,12 @@ class Coordinator:
         hosts: int,
         parts: int,
         settings: Replicas,
+        patience: Patience,
         lost: Callable[[str, str], None],
         admitted: Callable[[str], None],
+        stuck: Callable[[Stuck], None],
     ) -> None:
+        self._patience, self._stuck = patience, stuck
         self._settings, self._lost, self._admitted = settings, lost, admitted
         self._inbox = Inbox()
         self._desk = Desk(
@@ -107,7 +123,7 @@ class Coordinator:
         self._accused: dict[tuple[str, int], tuple[float, str]] = {}
         self._with_state: set[str] = set()
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
-        self._since_s = time.monotonic()
+        self._since_s = self._pauses_changed_s = time.monotonic()
         self._over: str | None = None
         self._failure: Exception | None = None
         self._closed = threading.Event()
@@ -196,10 +212,7 @@ class Coordinator:
                 if message.attached is not None:
                     self._decide(message.attached)
             case Beat():
-                host = self._hosts[self._of[caller]]
-                if message.step != host.beat.step:
-                    host.advanced_s = time.monotonic()
-                host.beat = message
+                self._beat(self._hosts[self._of[caller]], message)
             case Started():
                 self._founder_started(self._of[caller][0], message)
             case Accuses():
@@ -213,6 +226,13 @@ class Coordinator:
                 self._decide(message)
             case _:
                 self._decide(message)
+
+    def _beat(self, host: _Host, beat: Beat) -> None:
+        if beat.phase != host.beat.phase:
+            host.pausing_since_s = self._pauses_changed_s = time.monotonic()
+        if beat.step != host.beat.step:
+            host.advanced_s = time.monotonic()
+        host.beat = beat
 
     def _founder_started(self, member: str, started: Started) -> None:
         if self._started is None:
@@ -306,37 +326,46 @@ class Coordinator:
             elif now_s - since_s > ACCUSED_S:
                 del self._accused[member, epoch]
                 self._lose(member, f"its peers cannot reach it: {reason}")
-        if view is not None and view.running and now_s - self._since_s > self._patience_s:
-            self._lose_stuck(view, now_s)
+        if view is not None and view.running and self._failure is None:
+            self._look_for_stuck(view, now_s)
 
-    @property
-    def _patience_s(self) -> float:
-        usual_s = statistics.median(self._steps) if self._steps else 0.0
-        return max(self._settings.stuck_s, STUCK_TIMES * usual_s / self._settings.every_steps)
-
-    def _lose_stuck(self, view: View, now_s: float) -> None:
-        """Give up those that all others wait for; when all are late, nobody is: it may be the program.
-        Whoever has come to another of the steps between two averages meanwhile is only slow."""
-        late: dict[str, list[int]] = {}
-        stuck_s: dict[str, float] = {}
-        for (member, position), host in self._hosts.items():
-            computes = not host.beat.exchanging and not host.beat.phase
-            if member in view.members and host.voted != (view.epoch, view.step) and computes:
-                late.setdefault(member, []).append(position)
-                since_s = max(self._since_s, host.advanced_s)
-                stuck_s[member] = max(stuck_s.get(member, 0.0), now_s - since_s)
-        stuck = {member for member, seconds in stuck_s.items() if seconds > self._patience_s}
-        if not stuck or set(late) == set(view.members):
+    def _look_for_stuck(self, view: View, now_s: float) -> None:
+        """Give up those that all others wait for; when all are late, it is the program. Whoever has come to
+        another of the steps between two averages meanwhile is only slow."""
+        usual_s = statistics.median(self._steps) / self._settings.every_steps if self._steps else 0.0
+        hosts = {f"{m}/{position}": host for (m, position), host in self._hosts.items() if m in view.members}
+        seen = [host.seen(name, view, usual_s, now_s) for name, host in hosts.items()]
+        sign_s = max(self._since_s, self._pauses_changed_s)
+        stuck = find_stuck(seen, now_s - sign_s, self._patience)
+        if stuck is None:
             return
+        if stuck.kind is StuckKind.COLLECTIVE and stuck.seconds <= self._patience.pause_s:
+            return  # peers that cannot reach each other say so: this is a network that is slow
+        late: dict[str, list[str]] = {}
+        for name in stuck.late:
+            member, _, position = name.rpartition("/")
+            if now_s - max(sign_s, hosts[name].advanced_s) > stuck.limit_s or stuck.pause:
+                late.setdefault(member, []).append(position)
+        everybody = {name.rpartition("/")[0] for name in stuck.late} == set(view.members)
+        if not late or (everybody and set(late) != set(view.members)):
+            return
+        self._end_stuck(stuck, view, late, everybody=everybody)
+
+    def _end_stuck(self, stuck: Stuck, view: View, late: Mapping[str, list[str]], *, everybody: bool) -> None:
         what = "step" if self._settings.every_steps == 1 else "outer step"
+        doing = stuck.pause or f"at {what} {view.step}"
         reasons = {
-            member: f"its host {', '.join(map(str, sorted(positions)))} has been at {what} {view.step} for "
-            f"{stuck_s[member]:.0f} s, the others wait"
+            member: f"its host {', '.join(sorted(positions))} has been {doing} for {stuck.seconds:.0f} s, "
+            "the others wait"
             for member, positions in late.items()
-            if member in stuck
         }
+        words = "; ".join(f"{each}: {reason}" for each, reason in reasons.items())
         for host in self._hosts.values():
-            shown = "; ".join(f"{member}: {reason}" for member, reason in reasons.items())
-            host.caller.tell(Told(message=ShowStacks(shown)))
+            host.caller.tell(Told(message=ShowStacks(str(stuck) if everybody else words)))
+        self._stuck(stuck)
+        if everybody:
+            end = f"{stuck}; the stacks of all hosts are in their logs"
+            self._failure = ProgramFailed(end, step=view.step - 1)
+            return
         for member, reason in reasons.items():
             self._lose(member, reason)

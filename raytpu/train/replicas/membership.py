@@ -7,9 +7,8 @@ already been followed by another.
 
 from __future__ import annotations
 
-import faulthandler
-import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from raytpu.gang import stream
 from raytpu.plan.replica_messages import Committed, Evicted, Over, ViewChanged
 from raytpu.plan.replica_view import View
 from raytpu.train.job import ReplicaPlace
+from raytpu.train.loop_position import show_stacks
 from raytpu.train.replicas.talk import (
     Accuses,
     Beat,
@@ -60,6 +60,7 @@ class Membership:
         self._end: str | None = None
         self._sending = threading.Lock()
         self._step, self._phases, self._exchanging = 0, list[str](), False
+        self._exchanged_s = 0.0
         self._closed = threading.Event()
         self._connection: Connection = stream.connect(place.coordinator, CONNECT_S)
         self.say(Hello(member=self.me, position=position, endpoint=endpoint))
@@ -119,11 +120,18 @@ class Membership:
     @contextmanager
     def exchanging(self) -> Iterator[None]:
         """While the block runs, this host waits for its peers."""
+        began = time.perf_counter()
         self._exchanging = True
         try:
             yield
         finally:
             self._exchanging = False
+            self._exchanged_s += time.perf_counter() - began
+
+    def take_exchanged_s(self) -> float:
+        """Seconds spent waiting for peers since the last call."""
+        exchanged_s, self._exchanged_s = self._exchanged_s, 0.0
+        return exchanged_s
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -149,7 +157,7 @@ class Membership:
             while True:
                 told: Told = self._connection.recv()
                 if isinstance(told.message, ShowStacks):
-                    _show_stacks(told.message.reason)
+                    show_stacks(told.message.reason)
                     continue
                 with self._changed:
                     self._endpoints.update(told.endpoints)
@@ -167,9 +175,3 @@ class Membership:
         while not self._closed.wait(stream.BEAT_S):
             phase = next(reversed(self._phases), "")
             self.say(Beat(step=self._step, phase=phase, exchanging=self._exchanging))
-
-
-def _show_stacks(reason: str) -> None:
-    """To standard error, which is in the host's log. Works while Python code runs or waits in C."""
-    print(f"raytpu: {reason}; what the threads of this host are doing:", file=sys.stderr, flush=True)
-    faulthandler.dump_traceback(file=sys.stderr.fileno(), all_threads=True)

@@ -16,7 +16,7 @@ from raytpu.errors import RaytpuError, Refused, RunFailed
 from raytpu.gang import HeldSlice, Host, Lease, call_hosts, further_slices, ray_inventory
 from raytpu.gang.hosts import start_hosts_of
 from raytpu.gang.release import RELEASE_S, within_s
-from raytpu.plan import ProcessAssignment
+from raytpu.plan import Patience, ProcessAssignment, Stuck
 from raytpu.plan.gang import gang_if_it_fits
 from raytpu.plan.replicas import mesh_of_slice, world_of_slice
 from raytpu.record import PhaseTimed, ReplicaLost, StateChanged
@@ -25,6 +25,7 @@ from raytpu.train.data_streams import data_preparer, prepared_streams
 from raytpu.train.job import ReplicaPlace, TrainJob
 from raytpu.train.replicas.coordinator import Coordinator
 from raytpu.train.replicas.replica import CALLS_AT_ONCE, Replica, ReplicaHost, own_failure
+from raytpu.train.stuck import stuck_event
 from raytpu.train.training import Training, hold_for
 
 LOOK_S = 0.2
@@ -67,8 +68,12 @@ class Staff:
             hosts=len(lease.slices[0].hosts),
             parts=self.parts,
             settings=settings,
+            patience=replace(
+                Patience.of(training.deadlines), step_least_s=settings.stuck_s, silence_s=settings.silence_s
+            ),
             lost=self._on_lost,
             admitted=self._on_admitted,
+            stuck=self._on_stuck,
         )
         for number, (member, held) in enumerate(founders):
             self._start(member, held, lease, joining=False, first=number == 0)
@@ -172,6 +177,9 @@ class Staff:
             name = f"replica {replica.held.name} takes part"
             self._training.log.write(PhaseTimed(name=name, seconds=time.monotonic() - replica.began_s))
             self._training.log.write(StateChanged(state="running", reason=self._in_words()))
+
+    def _on_stuck(self, stuck: Stuck) -> None:
+        self._training.log.write(stuck_event(stuck))
 
     def _in_words(self) -> str:
         view = self.coordinator.view

@@ -1,0 +1,112 @@
+"""Where the train loop of this process is, for whoever asks while it runs or hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import statistics
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from raytpu.plan import Whereabouts
+
+STEPS_REMEMBERED = 50
+"""Steps whose median says what is usual."""
+
+# What is in these folders is no line of the user's program.
+_FOREIGN = (
+    *(os.path.join(path, "") for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}),
+    os.path.join(Path(__file__).parents[1], ""),
+    "<frozen",
+)
+
+
+class LoopPosition:
+    """Kept by the thread of the train function; asked by others."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._ended = False
+        self._waiting = 0
+        self._pauses: list[tuple[str, float]] = []
+        self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._waited_s = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While the block runs, this thread is that of the train function."""
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._ended = True
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the block runs, this host waits for devices or peers: it has entered the step."""
+        began = time.perf_counter()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._pauses:
+                self._waited_s += time.perf_counter() - began
+
+    @contextmanager
+    def pausing(self, what: str) -> Iterator[None]:
+        """While the block runs, this host is kept from its step by intent."""
+        self._pauses.append((what, time.monotonic()))
+        try:
+            yield
+        finally:
+            self._pauses.pop()
+
+    def step_took(self, seconds: float) -> None:
+        """A step is finished."""
+        self._steps.append(seconds)
+
+    def take_waited_s(self) -> float:
+        """Seconds spent waiting outside of pauses since the last call."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
+
+    def whereabouts(self, step: int, steps_here: int) -> Whereabouts:
+        """For the driver. Any thread."""
+        pause, since_s = next(iter(self._pauses[:1]), ("", 0.0))
+        place, function = self._place()
+        return Whereabouts(
+            step=step,
+            steps_here=steps_here,
+            began=self._thread is not None,
+            ended=self._ended,
+            waits=self._waiting > 0,
+            pause=pause,
+            pause_s=time.monotonic() - since_s if pause else 0.0,
+            usual_s=statistics.median(self._steps) if self._steps else 0.0,
+            place=place,
+            function=function,
+        )
+
+    def _place(self) -> tuple[str, str]:
+        """The innermost line of the user's program, and the function it is in; empty when there is none."""
+        frame = None if self._thread is None else sys._current_frames().get(self._thread)
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith(_FOREIGN):
+                file = os.path.basename(code.co_filename)
+                return f"{file}:{frame.f_lineno}", f"{file}:{code.co_qualname}"
+            frame = frame.f_back
+        return "", ""
+
+
+def show_stacks(reason: str) -> None:
+    """To standard error, which is in the host's log. Works while Python code runs or waits in C."""
+    print(f"raytpu: {reason}; what the threads of this host are doing:", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(file=sys.stderr.fileno(), all_threads=True)
