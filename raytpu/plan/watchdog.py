@@ -151,18 +151,23 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
 
     A silent host is late long before a slow one: nothing that a program does keeps a process from answering.
     It must be silent while nothing moves, because one that is merely busy still makes its steps, and while
-    others answer, because the network or the driver itself explains the silence of all.
+    others answer, because the network or the driver itself explains the silence of all. Who has finished a
+    step has had all others in it, though one may not have lived to tell; before, a host may be importing or
+    compiling, and hold Python's lock.
 
     When nobody waits for anybody, all hosts are at something that the program does outside of its steps. That
     may be an evaluation that it did not announce, so the limit of a pause counts.
     """
-    if not hosts or not all(host.where.began for host in hosts) or all(host.where.ended for host in hosts):
+    if not hosts or all(host.where.ended for host in hosts):
         return None
-    stepping = all(host.where.steps_here for host in hosts)
     silent = [host for host in hosts if _is_silent(host, patience)]
-    if 0 < len(silent) < len(hosts) and stepping and since_s >= patience.silence_s:
+    entered = any(host.where.steps_here for host in hosts)
+    if 0 < len(silent) < len(hosts) and entered and since_s >= patience.silence_s:
         seconds = max(host.silent_s for host in silent)
         return _stuck(StuckKind.SILENT, silent, hosts, seconds, patience.silence_s)
+    if not all(host.where.began for host in hosts):
+        return None
+    stepping = all(host.where.steps_here for host in hosts)
     late = _late(hosts)
     seconds, limit_s = since_s, _limit_s(hosts, stepping, patience)
     pausing = [host.where.pause_s for host in hosts if host.where.pause and stepping]

@@ -138,3 +138,17 @@ def test_a_workload_sets_the_limits() -> None:
 
     assert patience.step_s(usual_s=100.0) == 5, "the least is never more than the most"
     assert (patience.pause_s, patience.silence_s, patience.first_step_s) == (7, 4, 9)
+
+
+@pytest.mark.parametrize("known", [{"steps_here": 0, "step": 0}, {"began": False}])
+def test_a_host_that_falls_silent_before_it_has_told_of_a_step_is_found(known: dict[str, Any]) -> None:
+    """Whoever has finished a step had it in there; else JAX notices half a minute later, and kills the others."""
+    found = find_stuck([host("a"), host("b", 7, **LOOPS | known)], 7, PATIENCE)
+
+    assert found is not None
+    assert (found.kind, found.late) == (StuckKind.SILENT, ("b",))
+
+
+def test_silence_counts_from_the_first_step_on() -> None:
+    """Imports and compilers hold Python's lock for seconds."""
+    assert find_stuck([host("a", steps_here=0), host("b", 7, steps_here=0)], 7, PATIENCE) is None
