@@ -142,7 +142,7 @@ def test_a_workload_sets_the_limits() -> None:
 
 @pytest.mark.parametrize("known", [{"steps_here": 0, "step": 0}, {"began": False}])
 def test_a_host_that_falls_silent_before_it_has_told_of_a_step_is_found(known: dict[str, Any]) -> None:
-    """Whoever has finished a step had it in there; else JAX notices half a minute later, and kills the others."""
+    """Who has finished a step had it in there; else JAX notices half a minute later, and kills the others."""
     found = find_stuck([host("a"), host("b", 7, **LOOPS | known)], 7, PATIENCE)
 
     assert found is not None
