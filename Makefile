@@ -26,7 +26,7 @@ help:  ## What can be made (this text)
 demo: $(INSTALLED)  ## Train a language model across two simulated TPU slices
 	@$(BIN)/raytpu run deploy/workloads/stdlib-gpt.yaml --on sim --fresh
 
-test: test-fast test-cluster  ## The tests (about 15 minutes on 2 cores); a failure among the fast ones ends it
+test: test-fast test-cluster  ## The tests (about 20 minutes on 2 cores); a failure among the fast ones ends it
 
 thorough: test $(INSTALLED)  ## The tests, and slower variations of them
 	@$(PYTEST) -m thorough

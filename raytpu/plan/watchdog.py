@@ -9,8 +9,8 @@ first step.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from raytpu.spec import Deadlines
@@ -18,6 +18,13 @@ from raytpu.spec import Deadlines
 STEP_TIMES = 10
 """A step may take this many times its usual length. By feel: a slow storage or a busy network makes a step
 three times as long, not ten times."""
+
+SAVING, FINISHING, AWAITING_DATA = "saving", "finishing", "waiting for data"
+"""Pauses that have deadlines, and errors, of their own; a save may wait for the one before it, too."""
+
+LEAST_TIMES = 2
+"""Of its usual length that a step may take at the very least, whatever the limits say: a limit that is below
+what is usual would end every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,8 @@ class Whereabouts:
     """It has returned."""
     waits: bool = False
     """For devices or peers: this host has done its part of the step."""
+    calls: int = 0
+    """Programs, and waits for their results, that have come to an end."""
     pause: str = ""
     """What keeps it from its step by intent; empty when nothing does."""
     pause_s: float = 0.0
@@ -55,6 +64,8 @@ class HostSeen:
     """As it said last."""
     silent_s: float = 0.0
     """Since its last answer."""
+    called_s: float = float("inf")
+    """Since it was last seen to have come to the end of a call; see ``Whereabouts.calls``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +76,8 @@ class Patience:
     step_most_s: float
     first_step_s: float
     pause_s: float
+    own_s: Mapping[str, float] = field(default_factory=dict)
+    """Deadlines that a pause has of its own, by what it is for: the watchdog waits for those to end it."""
     silence_s: float
     """Without an answer, while no step is finished."""
     pausing_silence_s: float
@@ -76,15 +89,25 @@ class Patience:
         return cls(
             step_least_s=deadlines.stuck_s,
             step_most_s=max(deadlines.stuck_s, deadlines.stuck_most_s),
-            first_step_s=deadlines.first_step_s,
+            first_step_s=deadlines.first_step_s + deadlines.data_s,
             pause_s=deadlines.pause_s,
+            own_s={
+                SAVING: 2 * deadlines.checkpoint_s,
+                FINISHING: 2 * deadlines.checkpoint_s,
+                AWAITING_DATA: deadlines.data_s,
+            },
             silence_s=deadlines.silence_s,
             pausing_silence_s=max(deadlines.silence_s, deadlines.heartbeat_s / 2),
         )
 
     def step_s(self, usual_s: float) -> float:
         """For a step that usually takes ``usual_s``."""
-        return min(self.step_most_s, max(self.step_least_s, STEP_TIMES * usual_s))
+        most_s = max(self.step_most_s, LEAST_TIMES * usual_s)
+        return min(most_s, max(self.step_least_s, STEP_TIMES * usual_s))
+
+    def limit_s(self, pauses: Iterable[str]) -> float:
+        """For hosts that are in these pauses, or do something else than a step."""
+        return max([self.pause_s, *(self.own_s.get(pause, 0.0) for pause in pauses)])
 
 
 class StuckKind(StrEnum):
@@ -153,18 +176,19 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
     It must be silent while nothing moves, because one that is merely busy still makes its steps, and while
     others answer, because the network or the driver itself explains the silence of all. Who has finished a
     step has had all others in it, though one may not have lived to tell; before, a host may be importing or
-    compiling, and hold Python's lock.
+    compiling, and hold Python's lock. So may all of them later, when nobody waits in a step.
 
-    When nobody waits for anybody, all hosts are at something that the program does outside of its steps. That
-    may be an evaluation that it did not announce, so the limit of a pause counts.
+    When nobody waits for anybody, or programs run to their ends while no step does, hosts are at something
+    that the program does outside of its steps. That may be an evaluation that it did not announce, so the
+    limit of a pause counts.
     """
     if not hosts or all(host.where.ended for host in hosts):
         return None
-    silent = [host for host in hosts if _is_silent(host, patience)]
+    silent, silence_s = _silent(hosts, patience)
     entered = any(host.where.steps_here for host in hosts)
-    if 0 < len(silent) < len(hosts) and entered and since_s >= patience.silence_s:
+    if 0 < len(silent) < len(hosts) and entered and since_s >= silence_s:
         seconds = max(host.silent_s for host in silent)
-        return _stuck(StuckKind.SILENT, silent, hosts, seconds, patience.silence_s)
+        return _stuck(StuckKind.SILENT, silent, hosts, seconds, silence_s)
     if not all(host.where.began for host in hosts):
         return None
     stepping = all(host.where.steps_here for host in hosts)
@@ -182,18 +206,26 @@ def find_stuck(hosts: Sequence[HostSeen], since_s: float, patience: Patience) ->
     return _stuck(kind, late, hosts, seconds, limit_s)
 
 
-def _is_silent(host: HostSeen, patience: Patience) -> bool:
-    limit_s = patience.pausing_silence_s if host.where.pause else patience.silence_s
-    return host.silent_s >= limit_s and not host.where.ended
+def _silent(hosts: Sequence[HostSeen], patience: Patience) -> tuple[list[HostSeen], float]:
+    """Those that do not answer, and for how long they may: less while another one answers that it waits."""
+    awaited = any(host.where.waits and host.silent_s < patience.silence_s for host in hosts)
+    least_s = patience.silence_s if awaited else patience.pausing_silence_s
+
+    def is_silent(host: HostSeen) -> bool:
+        limit_s = patience.pausing_silence_s if host.where.pause else least_s
+        return host.silent_s >= limit_s and not host.where.ended
+
+    return [host for host in hosts if is_silent(host)], least_s
 
 
 def _limit_s(hosts: Sequence[HostSeen], stepping: bool, patience: Patience) -> float:
     if not stepping:
         return patience.first_step_s
+    step_s = patience.step_s(statistics.median(host.where.usual_s for host in hosts))
     stages = {_stage(host.where) for host in hosts}
-    if stages not in ({_WAITING}, {_PROGRAM, _WAITING}):
-        return patience.pause_s
-    return patience.step_s(statistics.median(host.where.usual_s for host in hosts))
+    if stages not in ({_WAITING}, {_PROGRAM, _WAITING}) or any(host.called_s < step_s for host in hosts):
+        return patience.limit_s(host.where.pause for host in hosts)
+    return step_s
 
 
 # How far a host is within a step, in order.

@@ -19,21 +19,21 @@ class Deadlines(Spec):
     """For all hosts to find each other in jax.distributed. Counted from when all processes are up."""
     first_step_s: float = Field(default=1800.0, gt=0)
     """From the call of the train function to its first step: building or taking the state, compiling. Half an
-    hour, by feel: a large model compiles for minutes and comes from a busy bucket. A train function that
-    never reports a step needs more."""
+    hour, by feel: a large model compiles for minutes and comes from a busy bucket. Data has data_s beside
+    it. A train function that takes no context reports no step, and none is waited for."""
     stuck_s: float = Field(default=60.0, gt=0)
     """Least time that a step may take in lockstep before the run counts as stuck; ten times a usual step,
     where that is more. Then the stacks of all hosts are in their logs, the late one is named, and the attempt
     ends. Replicas have a least time of their own."""
     stuck_most_s: float = Field(default=1800.0, gt=0)
-    """Most time that a step may take, however long the steps before it were."""
+    """Most time that a step may take, or twice its usual time where that is more."""
     silence_s: float = Field(default=6.0, ge=3)
     """Silence of a host's process, while no step is finished in lockstep, after which its slice counts as
     lost. A process that dies is noticed at once; this is for one that is stopped. Of a host that compiles,
     saves or evaluates at least half of heartbeat_s. Replicas have their own."""
     pause_s: float = Field(default=1800.0, gt=0)
-    """After the first step, for one compilation, save or evaluation, or for whatever else all hosts do
-    instead of a step. Half an hour, by feel."""
+    """After the first step, for one compilation, save or evaluation, or for whatever else hosts do instead of
+    a step. Half an hour, by feel. A save has at least twice checkpoint_s, a wait for data data_s."""
     heartbeat_s: float = Field(default=30.0, gt=0)
     """Silence after which a host process counts as lost. Shorter takes a long compilation or a busy machine
     for a death."""

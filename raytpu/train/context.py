@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raytpu.data import BatchStream
 from raytpu.errors import SpecError
+from raytpu.plan.watchdog import FINISHING
 from raytpu.record import Averaged, Evaluated, EventLog, SampleWritten
 from raytpu.runtime import ProgramCache
 from raytpu.train.farewell import Farewell
@@ -311,12 +312,13 @@ class TrainContext:
         Raises:
             SaveFailed: the last save failed: a run whose last checkpoint is stale has not succeeded.
         """
-        self._record.finish()
-        if self._session is not None:
-            self._session.finish(self._record.save_last)
-            self._log.write(Averaged(rounds=self._session.rounds, sent_bytes=self._session.sent_bytes))
-        if self._store is not None:
-            self._store.close(self._job.deadlines.checkpoint_s)
+        with self._record.intent(FINISHING):
+            self._record.finish()
+            if self._session is not None:
+                self._session.finish(self._record.save_last)
+                self._log.write(Averaged(rounds=self._session.rounds, sent_bytes=self._session.sent_bytes))
+            if self._store is not None:
+                self._store.close(self._job.deadlines.checkpoint_s)
 
     def close(self) -> None:
         """Stop the threads of all streams; safe after any failure.

@@ -85,7 +85,7 @@ def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], 
                 _described(function),
                 [Problem(f"train.config.{each.path}".rstrip("."), each.message) for each in problems],
             ) from None
-    wants_context = "context" in parameters
+    wants_context = takes_context(function)
     wants_config = "config" in parameters
 
     def call(context: Any) -> Any:
@@ -97,6 +97,15 @@ def bind(function: TrainFunction, config: Mapping[str, Any]) -> Callable[[Any], 
         return function(**arguments)
 
     return call
+
+
+def takes_context(function: TrainFunction) -> bool:
+    """Whether it can report its steps to raytpu; a loop written for Ray's trainer cannot.
+
+    Raises:
+        EntrypointError: see ``bind``.
+    """
+    return "context" in _parameters(function)
 
 
 def _refuse_strange_keys(function: TrainFunction, model: type[BaseModel], config: Mapping[str, Any]) -> None:

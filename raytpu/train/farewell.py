@@ -76,9 +76,12 @@ class Farewell:
             self._step = self._first = step
 
     def propose(self, step: int) -> bool:
-        """Whether ``step`` is still ahead; if so, the train loop will not pass it before ``decide``."""
+        """Whether ``step`` is still ahead; if so, the train loop will not pass it before ``decide``.
+
+        A step that was agreed on stays the last one: another host may be at its end already.
+        """
         with self._changed:
-            if step <= self._step:
+            if step <= self._step or self._last is not None:
                 return False
             self._proposed = step
             return True

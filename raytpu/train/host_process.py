@@ -23,7 +23,7 @@ from raytpu.errors import DeadlineExceeded, ProgramFailed, RaytpuError, SpecErro
 from raytpu.plan import ProcessAssignment, Whereabouts
 from raytpu.plan.hand_over import Source
 from raytpu.record import EventLog, HostLog, HostReady, PhaseTimed, RunDirectory
-from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint
+from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint, takes_context
 from raytpu.train.farewell import Farewell
 from raytpu.train.host_notices import HostNotices, Outlook, on_sigterm
 from raytpu.train.job import TrainJob
@@ -236,10 +236,9 @@ class HostProcess:
             session=session,
         )
         try:
-            with self._position.running():
+            with self._position.running(reports=takes_context(function)):
                 result = call(context)
-                with self._position.pausing("finishing"):
-                    context.finish()
+                context.finish()
         finally:
             context.close()
         return result

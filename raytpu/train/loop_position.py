@@ -32,16 +32,20 @@ class LoopPosition:
 
     def __init__(self) -> None:
         self._thread: int | None = None
-        self._ended = False
-        self._waiting = 0
+        self._began = self._ended = False
+        self._waiting = self._calls = 0
         self._pauses: list[tuple[str, float]] = []
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
         self._waited_s = 0.0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """While the block runs, this thread is that of the train function."""
-        self._thread = threading.get_ident()
+    def running(self, *, reports: bool) -> Iterator[None]:
+        """While the block runs, this thread is that of the train function.
+
+        One that does not ``reports`` its steps to the context is never said to have begun, so nobody waits
+        for its first.
+        """
+        self._thread, self._began = threading.get_ident(), reports
         try:
             yield
         finally:
@@ -56,6 +60,7 @@ class LoopPosition:
             yield
         finally:
             self._waiting -= 1
+            self._calls += 1
             if not self._pauses:
                 self._waited_s += time.perf_counter() - began
 
@@ -84,9 +89,10 @@ class LoopPosition:
         return Whereabouts(
             step=step,
             steps_here=steps_here,
-            began=self._thread is not None,
+            began=self._began,
             ended=self._ended,
             waits=self._waiting > 0,
+            calls=self._calls,
             pause=pause,
             pause_s=time.monotonic() - since_s if pause else 0.0,
             usual_s=statistics.median(self._steps) if self._steps else 0.0,

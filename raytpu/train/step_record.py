@@ -12,6 +12,7 @@ import jax
 
 from raytpu.data import BatchStream
 from raytpu.errors import RunStopped, SpecError
+from raytpu.plan.watchdog import AWAITING_DATA, FINISHING, SAVING
 from raytpu.record import (
     CheckpointDurable,
     CheckpointQuarantined,
@@ -110,19 +111,30 @@ class StepRecord:
         self._flush()
         began, outermost = time.perf_counter(), not self._paused
         self._paused = True
-        intent = nullcontext() if self._session is None else self._session.membership.phase(what)
         try:
-            with intent, self._position.pausing(what):
+            with self.intent(what):
                 yield
         finally:
             if outermost:
                 self._paused = False
                 self._paused_s += time.perf_counter() - began
 
+    @contextmanager
+    def intent(self, what: str) -> Iterator[None]:
+        """While the block runs, the watchdog knows what keeps this host from its step."""
+        phase = nullcontext() if self._session is None else self._session.membership.phase(what)
+        with phase, self._position.pausing(what):
+            yield
+
     def timed(self, stream: BatchStream) -> Iterator[dict[str, jax.Array]]:
         """The batches of ``stream``, with the time that each was waited for. The first step begins here."""
         self._mark, self._paused_s = time.perf_counter(), 0.0
-        for batch in stream:
+        batches = iter(stream)
+        while True:
+            with self.intent(AWAITING_DATA):
+                batch = next(batches, None)
+            if batch is None:
+                return
             self._data_wait_s += stream.last_wait_s
             yield batch
 
@@ -156,9 +168,10 @@ class StepRecord:
         self._note_saves()
         if last and step != self._job.steps:
             saved = self._saved_step == step
-            self.finish()
-            if self._session is not None:
-                self._session.finish(self.save_last)
+            with self.intent(FINISHING):
+                self.finish()
+                if self._session is not None:
+                    self._session.finish(self.save_last)
             raise RunStopped(self._farewell.reason + (f"; step {step} is saved" if saved else ""))
 
     def save_last(self) -> None:
@@ -188,7 +201,7 @@ class StepRecord:
 
     def _save(self, step: int, state: Any, position: Mapping[str, Any]) -> None:
         assert self._store is not None
-        with self.pause("saving"):
+        with self.pause(SAVING):
             began = time.perf_counter()
             self._settle_save(self._store)
             self._store.save(step, self.whole(state), dict(position))

@@ -24,7 +24,10 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
     silent = set(stuck.late) if stuck.kind is StuckKind.SILENT else set()
     _show_stacks(hosts, str(stuck), silent)
     log.write(stuck_event(stuck))
-    advice = "\n  the stacks of all hosts are in their logs: `raytpu logs RUN --host HOST`"
+    advice = (
+        "\n  the stacks of all hosts are in their logs: `raytpu logs RUN --host HOST`; work outside of steps "
+        "goes into `context.evaluating`, or raise the limit under `deadlines:`"
+    )
     match stuck.kind:
         case StuckKind.SILENT:
             for host in hosts:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 import yaml
 
-BESIDE = Path(__file__).parents[3] / "shared" / "facts" / "kubernetes" / "crds"
-FOLDER = Path(os.environ.get("RAYTPU_CRDS", BESIDE))
-RECORDED_CASES = FOLDER.parent / "cases"
+from tests.lint.manifests import CRDS, skip_without_crds
 
 
 @cache
 def _validators() -> dict[tuple[str, str], jsonschema.Draft7Validator]:
     found = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
+    for path in sorted(CRDS.glob("*.yaml")):
         if path.name.startswith(
             ("ray.io_raycron", "ray.io_rayservices")
         ):  # megabytes that nothing here needs
@@ -60,8 +55,7 @@ def custom_resource_problems(document: dict[str, Any]) -> list[str]:
 
     Skips the test where no CRDs are at hand.
     """
-    if not FOLDER.is_dir():
-        pytest.skip("no CRDs: neither RAYTPU_CRDS nor ../shared/facts/kubernetes/crds is there")
+    skip_without_crds()
     if document["apiVersion"] in KUBERNETES_OWN:
         return []
     validator = _validators()[document["apiVersion"], document["kind"]]

@@ -12,7 +12,8 @@ from raytpu.manifest import Kind, plain, ray_cluster, ray_job
 from raytpu.manifest.labels import RAY_VERSION
 from raytpu.spec import parse_workload
 from raytpu.topology import GENERATIONS, SliceShape, slice_shapes
-from tests.manifest.crds import RECORDED_CASES, custom_resource_problems
+from tests.lint.manifests import case as recorded_case
+from tests.manifest.crds import custom_resource_problems
 from tests.manifest.workloads import (
     by_kind,
     cluster_of,
@@ -87,10 +88,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_real_cluster_accepted_and_what_is_rendered_say_the_same(case: str) -> None:
     """The recorded cases came up on a real API server, operator and webhook."""
-    file = RECORDED_CASES / f"{case}.yaml"
-    if not file.exists():
-        pytest.skip("the recorded cases (../shared/facts/kubernetes/cases) are not beside this checkout")
-    recorded = {"RayCluster": yaml.safe_load(file.read_text(encoding="utf-8"))}
+    recorded = {"RayCluster": yaml.safe_load(recorded_case(case))}
     rendered = by_kind(CASES[case], "RayCluster")
 
     same = ("replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams")

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from raytpu.lint import lint_text
 from raytpu.manifest import Kind, render
 from raytpu.topology import GENERATIONS, slice_shapes
-from tests.manifest.crds import FOLDER
+from tests.lint.manifests import known_crds, serious
 from tests.manifest.workloads import of_shape
 
-lint = pytest.importorskip("raytpu.lint")
-
 ROOT = Path(__file__).parents[2]
+KINDS = ("RayCluster", "RayJob", "ClusterQueue", "LocalQueue", "ResourceFlavor", "AdmissionCheck")
 FILES = [*sorted(ROOT.glob("k8s/rendered/*.yaml")), ROOT / "k8s/base/raycluster.yaml"]
-
-
-@cache
-def crds() -> Any:
-    files = sorted(FOLDER.glob("*.yaml")) if FOLDER.is_dir() else []
-    wanted = [file for file in files if not file.name.startswith(("ray.io_raycron", "ray.io_rayserv"))]
-    return lint.parse_custom_resources([(file.name, file.read_text(encoding="utf-8")) for file in wanted])
 
 
 def objections(text: str, name: str) -> list[str]:
     """Errors and warnings; an info only says what nobody can know from the file alone."""
-    found = lint.lint_text(text, file=name, crds=crds())
-    return [str(finding) for finding in found if finding.severity != lint.Severity.INFO]
+    return [str(finding) for finding in serious(lint_text(text, file=name, crds=known_crds(KINDS)))]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ CASES = {
         301,
         (StuckKind.PROGRAM, ("b",)),
     ),
+    "a limit below what is usual": ([WAITS | {"usual_s": 2000.0}, LOOPS | {"usual_s": 2000.0}], 3999, None),
     "the longest that a step may take": (
         [WAITS | {"usual_s": 500.0}, LOOPS | {"usual_s": 500.0}],
         1001,
@@ -91,6 +93,8 @@ SILENT_CASES = {
     "importing before the first step": ((0, 30), 30, {"steps_here": 0}, None),
     "stopped before the first step": ((0, 1801), 1801, {"steps_here": 0}, (StuckKind.SILENT, ("b",))),
     "gone after its end": ((0, 30), 30, {"ended": True}, None),
+    "tracing after another one that is done": ((0, 14), 14, LOOPS, None),
+    "stopped while nobody waits for it": ((0, 15), 15, LOOPS, (StuckKind.SILENT, ("b",))),
 }
 
 
@@ -136,8 +140,9 @@ def test_a_person_reads_who_is_late_and_where(words: str, hosts: list[dict[str, 
 def test_a_workload_sets_the_limits() -> None:
     patience = Patience.of(Deadlines(stuck_s=5, stuck_most_s=3, pause_s=7, silence_s=4, first_step_s=9))
 
-    assert patience.step_s(usual_s=100.0) == 5, "the least is never more than the most"
-    assert (patience.pause_s, patience.silence_s, patience.first_step_s) == (7, 4, 9)
+    assert patience.step_s(usual_s=1.0) == 5, "the least is never more than the most"
+    assert (patience.pause_s, patience.silence_s) == (7, 4)
+    assert patience.first_step_s == 9 + Deadlines().data_s
 
 
 @pytest.mark.parametrize("known", [{"steps_here": 0, "step": 0}, {"began": False}])
@@ -152,3 +157,27 @@ def test_a_host_that_falls_silent_before_it_has_told_of_a_step_is_found(known: d
 def test_silence_counts_from_the_first_step_on() -> None:
     """Imports and compilers hold Python's lock for seconds."""
     assert find_stuck([host("a", steps_here=0), host("b", 7, steps_here=0)], 7, PATIENCE) is None
+
+
+def test_programs_that_run_to_their_ends_are_work_and_not_a_step_that_hangs() -> None:
+    """An evaluation that is not announced takes longer than a step; it is no bug."""
+    hosts = [replace(host("a"), called_s=59.0), host("b", **LOOPS)]
+
+    assert find_stuck(hosts, 400, PATIENCE) is None
+    found = find_stuck(hosts, 601, PATIENCE)
+    assert found is not None, "not for ever"
+    hosts = [replace(each, called_s=61.0) for each in hosts]
+    found = find_stuck(hosts, 61, PATIENCE)
+    assert found is not None
+    assert found.late == ("b",)
+
+
+def test_waits_with_a_deadline_of_their_own_end_by_that() -> None:
+    """Their errors say what is late; the watchdog would only guess."""
+    patience = Patience.of(Deadlines(data_s=7200, checkpoint_s=3600, stuck_s=4000))
+
+    assert patience.first_step_s >= 7200 + Deadlines().first_step_s
+    assert patience.limit_s(["waiting for data", ""]) == 7200
+    assert patience.limit_s(["saving"]) == patience.limit_s(["finishing"]) == 7200
+    assert patience.limit_s(["evaluating"]) == Deadlines().pause_s
+    assert patience.step_s(1.0) == 4000

@@ -40,6 +40,17 @@ def test_a_step_that_is_over_is_not_accepted():
     assert not farewell.propose(5)
 
 
+def test_an_agreed_step_is_never_moved():
+    """Another host may have ended by it, and one that goes on would wait for it in a collective."""
+    farewell = Farewell()
+    assert farewell.propose(5)
+    farewell.decide(5, agreed=True, reason="they go away")
+
+    assert not farewell.propose(6)
+    farewell.decide(6, agreed=False, reason="")
+    assert farewell.is_last(5)
+
+
 def test_a_host_waits_at_the_proposed_step_until_all_have_answered():
     """One that went past it while another accepts would leave the other alone in the save."""
     farewell = Farewell()

@@ -23,7 +23,7 @@ def test_who_asks_is_told_what_the_loop_is_at_and_on_which_line() -> None:
         leave.wait(10)
 
     def loop() -> None:
-        with position.running(), position.pausing("evaluating"), position.pausing("compiling"):
+        with position.running(reports=True), position.pausing("evaluating"), position.pausing("compiling"):
             hangs()
 
     thread = threading.Thread(target=loop)
@@ -39,6 +39,22 @@ def test_who_asks_is_told_what_the_loop_is_at_and_on_which_line() -> None:
     assert where.function.startswith("test_loop_position.py:")
     assert where.function.endswith(".hangs")
     assert position.whereabouts(5, 2).ended
+
+
+def test_a_loop_that_cannot_report_its_steps_is_never_said_to_have_begun() -> None:
+    """One written for Ray's trainer would be ended for its missing first step."""
+    position = LoopPosition()
+    with position.running(reports=False):
+        assert not position.whereabouts(0, 0).began
+
+
+def test_calls_that_have_come_to_an_end_are_counted() -> None:
+    """They tell an evaluation that nobody announced from a step that hangs."""
+    position = LoopPosition()
+    with position.waiting():
+        assert position.whereabouts(0, 0).calls == 0
+
+    assert position.whereabouts(0, 0).calls == 1
 
 
 def test_waiting_is_counted_outside_of_pauses_only() -> None:

@@ -126,7 +126,7 @@ def test_a_pause_of_one_host_has_an_end(world):
 
     def pause(step: int) -> None:
         if step == 5:
-            with pausing[0].session.membership.phase("saving"):
+            with pausing[0].session.membership.phase("evaluating"):
                 stop.wait(20)
 
     pausing[0].before_step = pause
@@ -134,7 +134,7 @@ def test_a_pause_of_one_host_has_an_end(world):
     stop.set()
 
     assert_exact(each, "a")
-    assert "host 0 has been saving for" in each.lost["b"]
+    assert "host 0 has been evaluating for" in each.lost["b"]
 
 
 def test_when_all_are_late_at_once_nobody_is_given_up_and_the_run_ends(world):

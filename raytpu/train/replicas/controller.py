@@ -13,10 +13,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.train import Result
 
 from raytpu.errors import HostLost, LeaseEnded, ProgramFailed, RunFailed, RunStopped
-from raytpu.gang import Lease
 from raytpu.record import PhaseTimed, StateChanged
 from raytpu.spec import Replicas
-from raytpu.train.farewell import LastSave, SaveOnNotice
 from raytpu.train.ray_train_seam import result_of
 from raytpu.train.replicas.departures import Departures
 from raytpu.train.replicas.replica import lease_end
@@ -52,7 +50,6 @@ def run_replicas(training: Training, settings: Replicas) -> Result:
 class _Run:
     def __init__(self, training: Training, staff: Staff) -> None:
         self._training, self._staff = training, staff
-        self._last_save: SaveOnNotice | None = None
         self._departures = Departures(training, staff)
 
     def to_its_end(self) -> list[dict[str, Any]]:
@@ -63,8 +60,6 @@ class _Run:
             raise self._lease_end_behind(error) or error from None
         finally:
             self._departures.close()
-            if self._last_save is not None:
-                self._last_save.close()
             self._staff.stop()
 
     def _look_after_all(self) -> list[dict[str, Any]]:
@@ -112,15 +107,9 @@ class _Run:
                 if any(other.lease.notice is None for other in living):
                     reason = f"its slice goes to {notice.by}"
                 else:
-                    self._save_and_end(replica.lease)
+                    self._departures.save_and_end(f"its slices go to {notice.by}", notice.seconds_left)
             if reason is not None:
                 self._staff.coordinator.give_up(replica.member, reason)
-
-    def _save_and_end(self, lease: Lease) -> None:
-        if self._last_save is None:
-            hosts = [host for replica in self._staff.living() for host in replica.hosts]
-            self._last_save = SaveOnNotice(lambda: lease.notice, LastSave(hosts, self._training.log))
-        self._last_save.look()
 
     def _ended(self) -> list[dict[str, Any]] | None:
         view = self._staff.coordinator.view

@@ -38,6 +38,9 @@ from raytpu.train.replicas.talk import (
 LOOK_S = 0.25
 """Between two looks for those that are silent or stuck."""
 
+ABSENT_S = 2.0
+"""A look that comes so much later than the last found the driver itself stopped, not its hosts silent."""
+
 ACCUSED_S = 2.0
 """For an accusation to be explained by a loss that is noticed otherwise; then the accused is given up."""
 
@@ -123,7 +126,7 @@ class Coordinator:
         self._accused: dict[tuple[str, int], tuple[float, str]] = {}
         self._with_state: set[str] = set()
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
-        self._since_s = self._pauses_changed_s = time.monotonic()
+        self._since_s = self._pauses_changed_s = self._looked_s = time.monotonic()
         self._over: str | None = None
         self._failure: Exception | None = None
         self._closed = threading.Event()
@@ -150,6 +153,13 @@ class Coordinator:
     def view(self) -> View | None:
         """What was told last."""
         return None if self._state is None else self._state.view
+
+    def is_ready(self, member: str) -> bool:
+        """Whether all hosts of this replica are ready to take part: who waits now is not late itself."""
+        state = self._state
+        return state is not None and (
+            state.is_here(member) or (state.view is not None and member in state.view.members)
+        )
 
     def keep_back(self, member: str) -> None:
         """This replica stays in reserve: it gets everything ready, and does not take part before
@@ -311,6 +321,9 @@ class Coordinator:
     # -- those that do not answer -------------------------------------------------------------------------
 
     def _look(self, now_s: float) -> None:
+        absent_s, self._looked_s = now_s - self._looked_s, now_s
+        if absent_s > ABSENT_S:
+            self._was_absent(now_s, absent_s)
         for (member, position), host in list(self._hosts.items()):
             silent_s = now_s - host.caller.heard_s
             if (
@@ -328,6 +341,12 @@ class Coordinator:
                 self._lose(member, f"its peers cannot reach it: {reason}")
         if view is not None and view.running and self._failure is None:
             self._look_for_stuck(view, now_s)
+
+    def _was_absent(self, now_s: float, absent_s: float) -> None:
+        """What hosts said meanwhile may not have been read yet, so the time does not count."""
+        self._since_s, self._pauses_changed_s = self._since_s + absent_s, self._pauses_changed_s + absent_s
+        for host in self._hosts.values():
+            host.caller.heard_s = min(now_s, host.caller.heard_s + absent_s)
 
     def _look_for_stuck(self, view: View, now_s: float) -> None:
         """Give up those that all others wait for; when all are late, it is the program. Whoever has come to

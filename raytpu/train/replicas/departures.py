@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
 
 from raytpu.plan.hand_over import Leave, SaveNow, TrainOn, leaving_replicas
 from raytpu.train.farewell import LastSave
@@ -14,6 +14,9 @@ from raytpu.train.notice_watch import Going, NoticeWatch, first_to_go
 from raytpu.train.replicas.replica import Replica
 from raytpu.train.replicas.staffing import Staff
 from raytpu.train.training import Training
+
+RETRY_S = 1.0
+"""After a last save that was not agreed on."""
 
 
 class Departures:
@@ -23,6 +26,7 @@ class Departures:
         self._training, self._staff = training, staff
         self._last: LastSave | None = None
         self._saving: threading.Thread | None = None
+        self._began_s = float("-inf")
         self._leaving: set[str] = set()
         self._notices = NoticeWatch(
             lambda: [replica.held for replica in staff.present()],
@@ -42,7 +46,7 @@ class Departures:
         going, view = self._notices.going(), self._staff.coordinator.view
         replicas = {each.member: each for each in self._staff.present() if each.held.name in going}
         notices = {member: going[each.held.name] for member, each in replicas.items()}
-        if not notices or view is None or (self._saving is not None and self._saving.is_alive()):
+        if not notices or view is None or self._ends:
             return
         for member, replica in replicas.items():
             self._expect(replica, notices[member])
@@ -59,22 +63,34 @@ class Departures:
                         self._leaving.add(member)
                         self._staff.coordinator.leave(member, notices[member].reason)
             case SaveNow() if self._training.with_checkpoints:
-                self._save_and_end({member: notices[member] for member in view.full})
+                first = first_to_go({member: notices[member] for member in view.full})
+                reason = f"every slice that has the state goes away ({first.reason})"
+                self.save_and_end(reason, first.seconds_left)
             case SaveNow() | TrainOn():
                 return
+
+    def save_and_end(self, reason: str, seconds_left: float) -> None:
+        """Let all hosts make a last save after the same step and end, unless they are about to."""
+        now_s = time.monotonic()
+        if self._ends or now_s - self._began_s < RETRY_S:
+            return
+        self._began_s = now_s
+        # Those that join are asked too, or they would wait for the others after their end.
+        hosts = [host for each in self._staff.living() if each.running for host in each.hosts]
+        last = self._last = LastSave(hosts, self._training.log)
+        self._saving = threading.Thread(
+            target=last.save, args=(reason, seconds_left), name="raytpu-farewell", daemon=True
+        )
+        self._saving.start()
+
+    @property
+    def _ends(self) -> bool:
+        """A last step is agreed on, or being agreed on."""
+        agreed = self._last is not None and self._last.step is not None
+        return agreed or (self._saving is not None and self._saving.is_alive())
 
     def _expect(self, replica: Replica, going: Going) -> None:
         if replica.reserve:  # nobody waits for it
             self._staff.coordinator.give_up(replica.member, going.reason)
         elif not replica.leaving:
             self._staff.expect_to_leave(replica)
-
-    def _save_and_end(self, notices: Mapping[str, Going]) -> None:
-        first = first_to_go(notices)
-        hosts = [host for each in self._staff.living() if each.member in notices for host in each.hosts]
-        last = self._last = LastSave(hosts, self._training.log)
-        reason = f"every slice that has the state goes away ({first.reason})"
-        self._saving = threading.Thread(
-            target=last.save, args=(reason, first.seconds_left), name="raytpu-farewell", daemon=True
-        )
-        self._saving.start()

@@ -68,8 +68,10 @@ class Staff:
             hosts=len(lease.slices[0].hosts),
             parts=self.parts,
             settings=settings,
-            patience=replace(
-                Patience.of(training.deadlines), step_least_s=settings.stuck_s, silence_s=settings.silence_s
+            patience=Patience.of(
+                training.deadlines.model_copy(
+                    update={"stuck_s": settings.stuck_s, "silence_s": settings.silence_s}
+                )
             ),
             lost=self._on_lost,
             admitted=self._on_admitted,
@@ -111,8 +113,9 @@ class Staff:
             raise self._failure
         limit_s, now_s = self._training.deadlines.first_step_s, time.monotonic()
         for replica in self.living():
-            if replica.late_s(now_s) > limit_s:
-                reason = f"it has made no step {limit_s:g} s after its train function was called"
+            # From then on it waits for the others, a whole round of steps with `every_steps`.
+            if replica.late_s(now_s) > limit_s and not self.coordinator.is_ready(replica.member):
+                reason = f"it is not ready to take part {limit_s:g} s after its train function was called"
                 self.coordinator.give_up(replica.member, reason)
 
     def raise_own_failure(self, references: Sequence[ray.ObjectRef] | None = None) -> None:
