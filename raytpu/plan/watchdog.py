@@ -49,10 +49,6 @@ class Whereabouts:
     """For how long it has been in that."""
     usual_s: float = 0.0
     """Median of its last steps; 0 before the first."""
-    place: str = ""
-    """The line of the program that it is at, as ``file.py:12``."""
-    function: str = ""
-    """What that line is in, as ``file.py:train``: the same for a loop on whichever line it is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +132,7 @@ class Stuck:
     pause: str = ""
     """Of the late hosts, when they are in one."""
     place: str = ""
-    function: str = ""
-    """Where the first of the late hosts is."""
+    """Line of the program that the first of the late hosts is at, as ``file.py:12``, once it was asked."""
     first: bool = False
     """No step of this attempt is finished."""
     awaited: bool = True
@@ -262,7 +257,5 @@ def _stuck(
         seconds=seconds,
         limit_s=limit_s,
         pause=first.pause,
-        place=first.place,
-        function=first.function,
         awaited=len(late) < len(hosts),
     )

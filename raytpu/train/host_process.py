@@ -27,7 +27,7 @@ from raytpu.train.entrypoint import TrainFunction, bind, load_entrypoint, takes_
 from raytpu.train.farewell import Farewell
 from raytpu.train.host_notices import HostNotices, Outlook, on_sigterm
 from raytpu.train.job import TrainJob
-from raytpu.train.loop_position import LoopPosition, show_stacks
+from raytpu.train.loop_position import LoopPosition, Place, show_stacks
 from raytpu.train.metadata_server import MetadataWatch, metadata_address
 from raytpu.train.warm_up import WarmUp, await_gone, extend_path, import_jax
 
@@ -90,6 +90,10 @@ class HostProcess:
     def whereabouts(self) -> Whereabouts:
         """Where the train loop is; answers while it runs, waits in C, or hangs."""
         return self._position.whereabouts(*self._farewell.steps())
+
+    def place(self) -> Place | None:
+        """Where the train function is, for one that hangs."""
+        return self._position.place()
 
     def show_stacks(self, reason: str) -> None:
         """Print what every thread is doing, into the host's log."""

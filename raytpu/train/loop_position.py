@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import statistics
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from raytpu.plan import Whereabouts
@@ -25,6 +28,18 @@ _FOREIGN = (
     os.path.join(Path(__file__).parents[1], ""),
     "<frozen",
 )
+
+_FRAME = re.compile(r' +File "(.+)", line (\d+) in (.+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the user's program."""
+
+    line: str
+    """``file.py:12``"""
+    function: str
+    """``file.py:train``: the same for a loop on whichever line it is seen."""
 
 
 class LoopPosition:
@@ -85,7 +100,6 @@ class LoopPosition:
     def whereabouts(self, step: int, steps_here: int) -> Whereabouts:
         """For the driver. Any thread."""
         pause, since_s = next(iter(self._pauses[:1]), ("", 0.0))
-        place, function = self._place()
         return Whereabouts(
             step=step,
             steps_here=steps_here,
@@ -96,20 +110,34 @@ class LoopPosition:
             pause=pause,
             pause_s=time.monotonic() - since_s if pause else 0.0,
             usual_s=statistics.median(self._steps) if self._steps else 0.0,
-            place=place,
-            function=function,
         )
 
-    def _place(self) -> tuple[str, str]:
-        """The innermost line of the user's program, and the function it is in; empty when there is none."""
-        frame = None if self._thread is None else sys._current_frames().get(self._thread)
-        while frame is not None:
-            code = frame.f_code
-            if not code.co_filename.startswith(_FOREIGN):
-                file = os.path.basename(code.co_filename)
-                return f"{file}:{frame.f_lineno}", f"{file}:{code.co_qualname}"
-            frame = frame.f_back
-        return "", ""
+    def place(self) -> Place | None:
+        """Where the train function is; ``None`` before and after it, and when no line of its is known.
+
+        By faulthandler, which reads all stacks without letting go of Python's lock. Frames that are walked in
+        Python may end under the walk: Python 3.11 crashed in ``PyFrame_GetBack``, in a run that was well.
+        """
+        if self._thread is None or self._ended:
+            return None
+        with tempfile.TemporaryFile() as file:
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            file.seek(0)
+            return place_in(file.read().decode(errors="replace"), self._thread)
+
+
+def place_in(stacks: str, thread: int) -> Place | None:
+    """The innermost line of the user's program in the stack of one thread, as faulthandler writes it."""
+    _, _, stack = stacks.partition(f"hread 0x{thread:016x} ")
+    for line in stack.splitlines()[1:]:
+        frame = _FRAME.fullmatch(line)
+        if frame is None:
+            return None
+        path, number, function = frame.groups()
+        if not path.startswith(_FOREIGN):
+            file = os.path.basename(path)
+            return Place(line=f"{file}:{number}", function=f"{file}:{function}")
+    return None
 
 
 def show_stacks(reason: str) -> None:

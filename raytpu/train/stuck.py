@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 
 from raytpu.errors import HostLost, ProgramFailed, RaytpuError, SliceLost
 from raytpu.gang import Holding, Host
 from raytpu.plan import Stuck, StuckKind
 from raytpu.record import EventLog, HostsStuck
+from raytpu.train.loop_position import Place
 
 STACKS_S = 2.0
-"""For all hosts to print the stacks of their threads, which takes milliseconds where a process runs."""
+"""For hosts to read and print the stacks of their threads, which takes milliseconds where a process runs."""
 
 
 def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog) -> RaytpuError:
@@ -22,6 +25,9 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
     answers runs on a host that is well: what keeps it from the step is the program.
     """
     silent = set(stuck.late) if stuck.kind is StuckKind.SILENT else set()
+    place = None if silent else _place_of(next(host for host in hosts if host.name == stuck.late[0]))
+    if place is not None and stuck.kind is StuckKind.PROGRAM:
+        stuck = replace(stuck, place=place.line)
     _show_stacks(hosts, str(stuck), silent)
     log.write(stuck_event(stuck))
     advice = (
@@ -35,7 +41,7 @@ def end_of(stuck: Stuck, hosts: Sequence[Host], holding: Holding, log: EventLog)
                     holding.drop(host.assignment, f"its process has not answered for {stuck.seconds:.0f} s")
             return SliceLost(dict(holding.lost))
         case StuckKind.PROGRAM:
-            error = f"stuck in {stuck.function}" if stuck.function else ""
+            error = f"stuck in {place.function}" if place else ""
             return ProgramFailed(f"{stuck}{advice}", step=stuck.step - 1, error=error)
     return HostLost(f"{stuck}{advice}")
 
@@ -50,6 +56,15 @@ def stuck_event(stuck: Stuck) -> HostsStuck:
         limit_s=stuck.limit_s,
         reason=str(stuck),
     )
+
+
+def _place_of(host: Host) -> Place | None:
+    question = host.actor.place.remote()
+    answered, _ = ray.wait([question], timeout=STACKS_S)
+    try:
+        return ray.get(question) if answered else None
+    except (RayActorError, RayTaskError):
+        return None  # it has ended since, which others notice
 
 
 def _show_stacks(hosts: Sequence[Host], reason: str, silent: Set[str]) -> None:
